@@ -1,0 +1,1 @@
+"""What the agent costs, as ratios measured in one run."""
