@@ -1,0 +1,3 @@
+module drainagent/copy
+
+go 1.19

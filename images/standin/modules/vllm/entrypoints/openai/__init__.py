@@ -1,0 +1,1 @@
+"""Of the stand-in, not the engine."""
