@@ -1,0 +1,1 @@
+"""Real engines in Pods while they are deleted. See README.md."""
