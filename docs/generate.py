@@ -41,6 +41,8 @@ def reference() -> str:
         f"| G (`terminationGracePeriodSeconds`) | {timeline.MIN_GRACE_S} to {timeline.MAX_GRACE_S} s, "
         f"{timeline.DEFAULT_GRACE_S} when unset |",
         f"| reads of vLLM's `/load` in a row at exactly 0 that prove no request | {LOAD_READS} |",
+        "| where in its second each read of a leader lies, in turn "
+        f"| {', '.join(f'{place_s:g}' for place_s in timeline.LEADER_READ_PLACES_S)} s |",
         f"| reads in a row without an answer after which a leader counts as gone | {LEADER_GONE_READS} |",
         "",
         "## Gauges",

@@ -20,6 +20,10 @@ LAST_READ_BEFORE_KILL_S = 5.0
 BACK_BEFORE_KILL_S = 3.0
 #: One read a second, start to start.
 READ_PERIOD_S = 1.0
+#: Where in its second each read of a leader lies, in turn. A leader reads at one place in the second, most often the
+#: follower's own full one (both were deleted at once), and would take a follower that reads at the same moment for a
+#: client. So the place moves: wherever the leader reads, two of its reads in three, in a row, are alone.
+LEADER_READ_PLACES_S = (0.5, 0.25, 0.75)
 #: A whole read (connect, header, body) takes no longer than this: what lies between G - 5 and G - 3.
 READ_BOUND_S = LAST_READ_BEFORE_KILL_S - BACK_BEFORE_KILL_S
 #: The hook returns on this many consecutive idle reads.

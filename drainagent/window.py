@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from drainagent.reasons import Outcome, Reason, Verdict
-from drainagent.timeline import IDLE_READS, Timeline, next_slot_s
+from drainagent.timeline import IDLE_READS, LEADER_READ_PLACES_S, Timeline, next_slot_s
 from drainagent.verdict import Judgement
 
 _NO_ANSWER = {Reason.CONNECTION_REFUSED, Reason.UNREACHABLE, Reason.TIMED_OUT}
@@ -149,7 +149,8 @@ def next_leader_action(timeline: Timeline, state: LeaderState, now_s: float) -> 
             return Wait(math.inf)
         end_s = max(timeline.settle_until_s, timeline.no_read_after_s)
         return Return(Outcome.DEADLINE, "the leader cannot be watched") if now_s >= end_s else Wait(end_s)
-    window = WindowState(reads=state.reads, next_read_s=state.next_read_s)
+    first_s = timeline.settle_until_s + LEADER_READ_PLACES_S[0]
+    window = WindowState(reads=state.reads, next_read_s=first_s if state.next_read_s is None else state.next_read_s)
     action = next_action(timeline, window, now_s)
     if isinstance(action, Return):
         if not state.reads:
@@ -163,10 +164,13 @@ def after_leader_read(
     timeline: Timeline, state: LeaderState, fault: Reason | None, detail: str, started_s: float, ended_s: float
 ) -> LeaderState:
     """``fault``: why the read of the leader gave no answer, None when it answered anything at all over HTTP."""
+    place_s, next_place_s = (
+        LEADER_READ_PLACES_S[number % len(LEADER_READ_PLACES_S)] for number in (state.reads, state.reads + 1)
+    )
     state = replace(
         state,
         reads=state.reads + 1,
-        next_read_s=next_slot_s(timeline.settle_until_s, started_s, ended_s),
+        next_read_s=next_slot_s(timeline.settle_until_s, started_s - place_s, ended_s) + next_place_s,
         last_fault=detail if fault in _NO_ANSWER else None,
     )
     if fault is Reason.CONNECTION_REFUSED:

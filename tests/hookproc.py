@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import json
 import os
 import shutil
@@ -372,9 +373,17 @@ class Run:
         return [visit.arrived_s - self.started_s for visit in listener.visits]
 
     def keeps_the_timeline(
-        self, *listeners: Listener, grace_s: float = GRACE_S, settle_s: float = 5.0, reads: int | None = None
+        self,
+        *listeners: Listener,
+        grace_s: float = GRACE_S,
+        settle_s: float = 5.0,
+        reads: int | None = None,
+        places_s: Sequence[float] = (0.0,),
     ) -> None:
-        """The promises that hold whatever the listener does; ``reads``: how many, on consecutive slots."""
+        """The promises that hold whatever the listener does.
+
+        ``reads``: how many, on consecutive slots; ``places_s``: where in its second each read lies, in turn.
+        """
         end = self.end()
         lag_s = self.lag_s
         assert end.took_s <= grace_s - 3 + lag_s, end.text
@@ -383,7 +392,7 @@ class Run:
             arrived = self.arrivals_s(listener)
             shown = f"{[round(at_s, 3) for at_s in arrived]}, lag {lag_s:.3f} s"
             assert all(settle_s <= at_s < grace_s - 5 + lag_s - OBSERVER_LAG_S for at_s in arrived), shown
-            late = [(at_s - settle_s) % 1 for at_s in arrived]
+            late = [(at_s - settle_s - place_s) % 1 for at_s, place_s in zip(arrived, itertools.cycle(places_s))]
             assert all(late_s <= lag_s for late_s in late), shown
             slots = [int(at_s - settle_s) for at_s in arrived]
             assert slots == sorted(set(slots)), shown

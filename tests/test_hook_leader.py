@@ -31,6 +31,9 @@ from hookproc import (
     status,
 )
 
+from drainagent.timeline import LEADER_READ_PLACES_S
+
+PLACES_S = LEADER_READ_PLACES_S
 #: Room for three reads of 2 s each after one that was answered: no read from 15 on, gone by 17.
 LONG_S = 20
 
@@ -54,7 +57,7 @@ def test_a_leader_that_refuses_at_first_means_the_settle_only(lab: Lab) -> Case:
     run = lab.hook("--engine", "vllm", "--leader", f"http://127.0.0.1:{closed_port()}/metrics")
     yield
     end = run.end()
-    run.took(5)
+    run.took(5.5)
     assert (end.status, end.outcome) == (0, "unmeasurable")
     assert "never answered: the settle only" in end.cause
 
@@ -65,11 +68,11 @@ def test_a_leader_that_refuses_at_first_means_the_settle_only(lab: Lab) -> Case:
 def test_a_leader_that_is_gone_ends_it_and_an_idle_one_does_not(lab: Lab, page: bytes, https: bool) -> Case:
     leader = lab.listener(pages(page), tls=server_tls() if https else None)
     run = lab.hook("--engine", "vllm", "--leader", leader.url)
-    run.call_at(7.5, leader.close)
+    run.call_at(8.1, leader.close)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=3)
-    run.took(8)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=3)
+    run.took(8.5)
     assert (end.status, end.outcome) == (0, "idle")
     assert "the leader's listener is gone" in end.cause
 
@@ -97,7 +100,7 @@ def test_a_leader_that_still_says_anything_is_waited_for_to_the_deadline(lab: La
     run = lab.hook("--engine", "vllm", "--leader", leader.url)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=5)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=5)
     run.took(GRACE_S - 5)
     assert (end.status, end.outcome) == (0, "deadline")
     assert "still answers" in end.cause
@@ -109,7 +112,7 @@ def test_a_leader_silent_on_three_reads_in_a_row_after_it_answered_is_gone(lab: 
     run = lab.hook("--leader", leader.url, grace=str(LONG_S))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=LONG_S)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=LONG_S)
     assert len(leader.visits) == 4
     assert (end.status, end.outcome) == (0, "idle")
     assert "3 reads in a row" in end.cause
@@ -122,7 +125,7 @@ def test_a_leader_whose_answers_begin_and_never_end_is_not_gone(lab: Lab) -> Cas
     run = lab.hook("--leader", leader.url, grace=str(LONG_S))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=LONG_S)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=LONG_S)
     assert (end.status, end.outcome) == (0, "deadline")
 
 
@@ -132,7 +135,7 @@ def test_two_silent_reads_and_an_answer_do_not_make_a_leader_gone(lab: Lab) -> C
     run = lab.hook("--leader", leader.url, grace=str(LONG_S))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=LONG_S)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=LONG_S)
     assert (end.status, end.outcome) == (0, "deadline")
 
 
@@ -142,7 +145,7 @@ def test_a_leader_that_was_always_silent_means_the_settle_and_three_reads(lab: L
     run = lab.hook("--leader", leader.url, grace=str(LONG_S))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=LONG_S)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=LONG_S)
     assert len(leader.visits) == 3
     assert (end.status, end.outcome) == (0, "unmeasurable")
     assert "never answered: the settle only" in end.cause
@@ -154,7 +157,7 @@ def test_a_silent_leader_at_the_deadline_is_not_said_to_answer(lab: Lab) -> Case
     run = lab.hook("--leader", leader.url)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader)
+    run.keeps_the_timeline(leader, places_s=PLACES_S)
     run.took(GRACE_S - 5, late_s=2)
     assert end.status == 0
     assert "still answers" not in end.cause
@@ -166,7 +169,7 @@ def test_its_own_listener_is_not_read(lab: Lab) -> Case:
     run = lab.hook("--engine", "vllm", "--url", own.url, "--leader", leader.url)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=5)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=5)
     assert own.visits == []
     assert (end.status, end.outcome) == (0, "deadline")
 
@@ -239,10 +242,10 @@ def test_a_leader_by_name(lab: Lab) -> Case:
     leader = lab.listener(pages(IDLE))
     resolver = Resolver({LEADER: ["127.0.0.1"]})
     run = lab.hook("--leader", f"http://{LEADER}:{leader.port}/metrics", through=asking(lab, resolver))
-    run.call_at(7.5, leader.close)
+    run.call_at(8.1, leader.close)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=3)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=3)
     assert (end.status, end.outcome) == (0, "idle")
     assert "the leader's listener is gone" in end.cause
 
@@ -254,7 +257,7 @@ def test_a_name_with_several_addresses_answers_when_one_does(lab: Lab) -> Case:
     run = lab.hook("--leader", f"http://{LEADER}:{leader.port}/metrics", through=asking(lab, resolver))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=5)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=5)
     assert (end.status, end.outcome) == (0, "deadline")
 
 
@@ -264,7 +267,7 @@ def test_localhost_is_a_name_too(lab: Lab) -> Case:
     run = lab.hook("--leader", f"http://localhost:{leader.port}/metrics")
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=5)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=5)
     assert (end.status, end.outcome) == (0, "deadline")
 
 
@@ -273,7 +276,7 @@ def test_a_name_that_does_not_resolve_means_the_settle_and_three_reads(lab: Lab)
     run = lab.hook("--leader", f"http://{LEADER}:8000/metrics", through=asking(lab, Resolver({})))
     yield
     end = run.end()
-    run.took(7)
+    run.took(7.75)
     assert (end.status, end.outcome) == (0, "unmeasurable")
     assert len(end.reads) <= 3
     assert "never answered: the settle only" in end.cause
@@ -287,7 +290,7 @@ def test_a_resolver_that_hangs_means_the_settle_and_three_reads(lab: Lab) -> Cas
     yield
     end = run.end()
     assert (end.status, end.outcome) == (0, "unmeasurable")
-    assert 11 <= end.took_s <= 13 + run.lag_s
+    assert 13 <= end.took_s <= 14 + run.lag_s
     assert "never answered: the settle only" in end.cause
     assert resolver.asked >= 1
 
@@ -319,10 +322,10 @@ def test_a_resolver_that_hangs_after_the_leader_answered(lab: Lab) -> Case:
     resolver = Resolver({LEADER: ["127.0.0.1"]})
     url = f"http://{LEADER}:{leader.port}/metrics"
     run = lab.hook("--leader", url, through=asking(lab, resolver), grace=str(LONG_S))
-    run.call_at(5.5, lambda: setattr(resolver, "names", None))
+    run.call_at(6.0, lambda: setattr(resolver, "names", None))
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=LONG_S, reads=1)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=LONG_S, reads=1)
     assert (end.status, end.outcome) == (0, "idle")
     assert "3 reads in a row" in end.cause
 
@@ -367,7 +370,7 @@ def test_the_leader_in_a_variable(lab: Lab, given: Given) -> Case:
     run.call_at(6.5, leader.close)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, reads=2)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, reads=2)
     assert (end.status, end.outcome) == (0, "idle"), end.text
     assert "the leader's listener is gone" in end.cause
 
@@ -430,10 +433,10 @@ def test_a_wrong_leader_and_no_grace_waits_until_somebody_ends_it(lab: Lab) -> C
 def test_a_leader_and_no_grace_is_watched_until_it_is_gone(lab: Lab) -> Case:
     leader = lab.listener(pages(IDLE))
     run = lab.hook("--engine", "vllm", "--leader", leader.url, grace="soon")
-    run.call_at(12.5, leader.close)
+    run.call_at(12.9, leader.close)
     yield
     end = run.end()
-    run.keeps_the_timeline(leader, grace_s=3600, reads=8)
+    run.keeps_the_timeline(leader, places_s=PLACES_S, grace_s=3600, reads=8)
     assert (end.status, end.outcome) == (2, "idle")
 
 

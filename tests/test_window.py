@@ -467,6 +467,17 @@ def test_any_leader(grace_s: float, steps: list[Step]) -> None:
         assert end.outcome is (Outcome.IDLE if answered else Outcome.UNMEASURABLE)
 
 
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_follower_does_not_keep_its_leader_from_two_reads_alone(leader_reads_at_s: float) -> None:
+    """Whatever lies between their starts: of four reads of a leader, two in a row meet no read of its follower's."""
+    world, _ = follower(30, [Step(ANSWERED, 0.1)])
+    visits = [(made.started_s - 0.05, made.started_s + 0.15) for made in world.made]
+    reads_s = [5 + leader_reads_at_s + number for number in range(19)]
+    alone = [not any(begin_s <= at_s <= end_s for begin_s, end_s in visits) for at_s in reads_s]
+    for four in zip(*(alone[number:] for number in range(4)), strict=False):
+        assert (True, True) in itertools.pairwise(four)
+
+
 @pytest.mark.parametrize(("grace_s", "end_s"), [(15, 10), (30, 25), (6, 5), (-5, 5)])
 def test_a_leader_that_cannot_be_watched_waits_to_the_deadline(grace_s: float, end_s: float) -> None:
     schedule = timeline(grace_s)

@@ -16,9 +16,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "agent-tree"))
 
-import debian_python  # noqa: E402
-
 import build as agent_tree  # noqa: E402
+import debian_python  # noqa: E402
 
 REPOSITORY = HERE.parents[1]
 STANDIN = "drainagent.workstation.standin"
