@@ -354,13 +354,18 @@ def every_path(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
         yield from every_path(inner, (*path, key))
 
 
-@pytest.mark.parametrize("path", list(every_path(yaml.safe_load(FULL))), ids=lambda path: ".".join(map(str, path)))
+EVERY_PATH = list(every_path(yaml.safe_load(FULL)))
+
+
+@pytest.mark.parametrize("path", EVERY_PATH, ids=lambda path: ".".join(map(str, path)))
 @pytest.mark.parametrize("injected", [False, True])
 def test_whatever_stands_anywhere(path: tuple[Any, ...], injected: bool) -> None:
     """It is a sentence or a manifest that stays itself when it is injected again; never an exception."""
+    stride = 4 if injected else 2  # a neighbour has the other half: all of them everywhere take too long
+    odds = ODD[EVERY_PATH.index(path) % stride :: stride]
     request = Request(image=AgentImage("corp/agent:1"), replace_hook=True)
     text = inject_stream(FULL, request).text if injected else FULL
-    for odd in (*ODD[:: 3 if injected else 1], *ODD_LISTS):
+    for odd in (*odds, *ODD_LISTS):
         manifest = yaml.safe_load(text)
         place = manifest
         for step in path[:-1]:
