@@ -112,9 +112,9 @@ def _engines(engines: Mapping[str, Any]) -> list[str]:
     for trial in engines["trials"]:
         after = "" if trial["after_last_s"] is None else f"{trial['after_last_s']:.1f}"
         lines.append(
-            f"| {trial['engine']} | {trial['what']} | {trial['grace_s']:g} | {trial['outcome']} | {trial['reads']} | "
-            f"{trial['returned_s']:.1f} | {after} | {trial['requests']} | {trial['met']} | {trial['lost']} | "
-            f"{trial['note']} |"
+            f"| {trial['engine']} | {trial['what']} | {trial['grace_s']:g} | {trial['outcome'] or 'not tried'} | "
+            f"{trial['reads']} | {_or_blank(trial['returned_s'], '.1f')} | {after} | {trial['requests']} | "
+            f"{trial['met']} | {_or_blank(trial['lost'], '')} | {trial['note']} |"
         )
     lines += [
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import socket
 import ssl
@@ -424,7 +425,7 @@ def test_a_client_that_got_our_old_port_is_counted() -> None:
             assert read_url(listener.url, reader).clients == NOBODY
             sock = socket.socket()
             with clients(sock):
-                if not soon(lambda sock=sock: take(sock)):
+                if not soon(functools.partial(take, sock)):
                     continue
                 sock.connect((listener.host, listener.port))
                 assert clients_of(read_url(listener.url, reader)).connections == 1
