@@ -46,7 +46,7 @@ test-tools: $(READY) ## inject behind Helm 3, Helm 4 and kustomize (built once, 
 	tests/tools/setup.sh
 	$(BIN)/python -m pytest tests/tools $(TEST)
 
-test-cluster: $(READY) cluster ## the hook on a real kubelet, the stand-in engine in the Pods (3 minutes once built; images/README.md)
+test-cluster: $(READY) cluster ## the hook on a real kubelet, the stand-in engine in the Pods (5 minutes once built; images/README.md)
 	$(BIN)/python -m pytest tests/cluster/test_cluster.py tests/cluster/hook tests/cluster/engines/test_judge.py $(TEST)
 
 test-engine-pods: $(READY) cluster ## real vLLM and SGLang in Pods, behind stock routers too (ENGINE_TESTS=--short: 8 minutes)
