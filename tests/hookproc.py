@@ -40,7 +40,7 @@ GRACE_S = 15
 OBSERVER_LAG_S = 0.15
 
 #: No case's hook may take this long.
-_LONGEST_RUN_S = 30.0
+_LONGEST_RUN_S = 45.0
 
 Case = Generator[None, None, None]
 
@@ -303,8 +303,8 @@ class Metronome:
     def stop(self) -> None:
         self._stopped = True
 
-    def worst_s(self, since_s: float) -> float:
-        return max((late_s for woke_s, late_s in list(self._late) if woke_s >= since_s), default=0.0)
+    def worst_s(self, since_s: float, until_s: float) -> float:
+        return max((late_s for woke_s, late_s in list(self._late) if since_s <= woke_s <= until_s), default=0.0)
 
 
 @dataclass
@@ -349,7 +349,8 @@ class Run:
     @property
     def lag_s(self) -> float:
         """What this machine may have added to any moment of this run: 0.15 s where nothing else runs."""
-        return OBSERVER_LAG_S + 3 * self.metronome.worst_s(self.started_s)
+        until_s = time.monotonic() if self._ended_s is None else self._ended_s + 1
+        return OBSERVER_LAG_S + 3 * self.metronome.worst_s(self.started_s, until_s)
 
     def took(self, at_least_s: float, late_s: float = 1.3) -> None:
         """It took this long, or a little longer: a busy machine may cost a slot of the grid of reads."""
@@ -591,7 +592,7 @@ def copy_package(into: Path, **changes: str) -> Path:
 
 
 def concurrent(case: Callable[..., Case]) -> Callable[..., None]:
-    """A test made of a generator ``case(lab, **parameters)``: up to its ``yield`` beside all others of its module."""
+    """A test made of a generator ``case(lab, **parameters)``: up to its ``yield`` beside all others of the run."""
 
     def test(request: pytest.FixtureRequest, started_cases: Mapping[str, Case | BaseException], **_: object) -> None:
         begun = started_cases[request.node.nodeid]
@@ -612,11 +613,11 @@ def concurrent(case: Callable[..., Case]) -> Callable[..., None]:
     return test
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def started_cases(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Case | BaseException]]:
-    """Every selected case of the module, started (or what its start raised)."""
+    """Every selected case of the run, started (or what its start raised): they mostly wait, all at the same time."""
     folder = tmp_path_factory.mktemp("lab")
     for above in (folder, *folder.parents[:2]):
         if above.stat().st_uid == os.geteuid():
@@ -626,7 +627,7 @@ def started_cases(
     try:
         for item in request.session.items:
             case = getattr(getattr(item, "obj", None), "concurrent_case", None)
-            if case is None or item.path != request.path:
+            if case is None:
                 continue
             callspec = getattr(item, "callspec", None)
             begun = case(lab, **(callspec.params if callspec is not None else {}))

@@ -38,7 +38,6 @@ from hookproc import (
     program,
     reachable,
     silent,
-    started_cases,  # noqa: F401 - the fixture behind ``concurrent``
     status,
 )
 
@@ -821,7 +820,7 @@ def test_a_read_stuck_in_our_own_code_is_ended_by_g_minus_3(
     run = lab.hook("--engine", "vllm", *urls, command=command, spins=stuck is SPINS)
     yield
     # In a thread, only the kernel's CPU timer can end it: later by as much as others use the core.
-    run.took(GRACE_S - 5, late_s=2 if listeners == 1 or stuck is SLEEPS else 15)
+    run.took(GRACE_S - 5, late_s=2 if listeners == 1 or stuck is SLEEPS else 30)
 
 
 _SPIN = "import time\nend = time.monotonic() + 15\nwhile time.monotonic() < end: pass"

@@ -483,8 +483,8 @@ def _lines_of_ours(body: bytes) -> list[bytes]:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_cut_inside_a_line_is_half(name: str) -> None:
     body = PAGES[name]
-    near = {m.start() + i for m in re.finditer(rb"num_\w*req|http_requests_active", body) for i in range(0, 200, 3)}
-    cuts = near | set(range(1, len(body), 1 if len(body) < 15_000 else 29))
+    near = {m.start() + i for m in re.finditer(rb"num_\w*req|http_requests_active", body) for i in range(0, 200, 7)}
+    cuts = near | set(range(1, len(body), 3 if len(body) < 15_000 else 97))
     for cut in sorted(cut for cut in cuts if cut < len(body)):
         if body[cut - 1 : cut] == b"\n":
             continue
