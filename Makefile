@@ -8,8 +8,8 @@ ENGINES ?= $(or $(DRAINAGENT_ENGINES),$(HOME)/.cache/drainagent/engines)
 FUZZ_S ?= 60
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo try test test-pythons test-engines test-images test-tools test-cluster \
-  test-engine-pods fuzz lint bench bench-tree docs measured agent-tree images cluster cluster-down clean
+.PHONY: help demo try test test-api test-routers test-pythons test-engines test-images test-tools test-cluster \
+  test-engine-pods fuzz lint bench bench-render bench-tree docs measured agent-tree images cluster cluster-down clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -37,6 +37,7 @@ test-pythons: ## the tests but the three of hooks against the clock, on every ot
 test-engines: $(READY) ## installs real vLLM and SGLang (cached) and runs the hook against them (ENGINE_TESTS="--short")
 	tests/engines/setup.sh both $(ENGINES)
 	DRAINAGENT_ENGINES=$(ENGINES) $(BIN)/python -m pytest tests/engines/test_argv_agreement.py
+	DRAINAGENT_ENGINES=$(ENGINES) $(BIN)/python -m pytest tests/operator/engines
 	DRAINAGENT_ENGINES=$(ENGINES) $(BIN)/python tests/engines/run.py $(ENGINE_TESTS)
 
 test-images: $(READY) ## builds the agent's tree and the images and runs them, as root (images/README.md: what it needs)
@@ -62,6 +63,15 @@ cluster: ## a real one-node Kubernetes on this machine, as root (built once, 10 
 cluster-down: ## ends it; exit status 1 when anything is left
 	tests/cluster/cluster.sh down
 
+test-api: $(READY) ## ModelDeployment's definition and what is rendered, on a real API server (2 minutes once built; root)
+	tests/cluster/setup.sh
+	tests/cluster/cluster.sh status >/dev/null 2>&1 || tests/cluster/cluster.sh up --api-only
+	$(BIN)/python -m pytest tests/operator/api $(TEST)
+
+test-routers: $(READY) ## stock vllm-router and sglang-router (installed, cached) run with the command lines that are rendered
+	tests/cluster/engines/setup.sh
+	$(BIN)/python -m pytest tests/operator/routers tests/operator/test_routers.py $(TEST)
+
 fuzz: $(READY) ## coverage-guided fuzzers, FUZZ_S seconds each (60)
 	-@$(BIN)/pip install -q -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz_page.py -max_total_time=$(FUZZ_S)
@@ -76,6 +86,9 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 
 bench: $(READY) ## CPU, memory and latency beside an inline urllib hook (BENCH="--quick")
 	$(BIN)/python benchmarks/run.py $(BENCH)
+
+bench-render: $(READY) ## CPU of rendering the largest ModelDeployment
+	$(BIN)/python -m benchmarks.render $(BENCH)
 
 bench-tree: $(READY) ## the agent's folder: start-up CPU on a read-only mount, the init container's copy, sizes (as root)
 	$(BIN)/python -m benchmarks.agent_tree $(BENCH)

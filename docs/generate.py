@@ -1,4 +1,6 @@
-"""Writes docs/reference.md from the code and docs/measured.md from the suites' reports. ``make docs``.
+"""Writes docs/reference.md from the code, docs/measured.md from the suites' reports, and a table into docs/operator.md.
+
+``make docs``.
 
 ``python docs/generate.py engines=FILE bench=FILE …`` takes new reports first (``make measured``).
 """
@@ -16,6 +18,7 @@ from drainagent.catalogue import ENGINES
 from drainagent.reasons import Reason
 from drainagent.verdict import LOAD_READS
 from drainagent.window import LEADER_GONE_READS
+from operator_glue.reference import admission_table
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
@@ -193,6 +196,14 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def operator() -> str:
+    """The page as it is, with the table of what is checked where made anew."""
+    page = (HERE / "operator.md").read_text(encoding="utf-8")
+    before, first, rest = page.partition("<!-- made by `make docs` from here -->\n")
+    _, last, after = rest.partition("<!-- to here -->\n")
+    return f"{before}{first}{admission_table()}{last}{after}"
+
+
 def take(name: str, path: Path) -> None:
     """Keep a report as what the docs quote; the hooks' logs are left out. KeyError: no suite writes such a report."""
     REPORTS[name]
@@ -206,7 +217,7 @@ def take(name: str, path: Path) -> None:
 def pages() -> dict[str, str]:
     """Every page made here, by file name."""
     reports = {name: json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8")) for name in REPORTS}
-    return {"reference.md": reference(), "measured.md": measured(reports)}
+    return {"reference.md": reference(), "measured.md": measured(reports), "operator.md": operator()}
 
 
 if __name__ == "__main__":

@@ -78,6 +78,11 @@ class EngineCommand:
     shutdown_timeout: int | None
     unread: tuple[Unread, ...]
 
+    @property
+    def asks_for_tls(self) -> bool:
+        """TLS, or a flag that turns it on with a value that is set where it runs."""
+        return self.tls or any(item.flag in ("--ssl-keyfile", "--ssl-certfile") for item in self.unread)
+
 
 def read_command(
     argv: Sequence[str], env: Mapping[str, str] | None = None, *, expand: bool = True
@@ -103,6 +108,18 @@ def read_arguments(
     environment = dict(env or {})
     words = [expand_variables(word, environment) for word in args] if expand else list(args)
     return _read(Start(engine, words, environment))
+
+
+def given_flags(engine: Engine, args: Sequence[str], env: Mapping[str, str] | None = None) -> dict[str, str | bool]:
+    """The flags among an engine's arguments, by the name that drainagent.engine_flags gives each first.
+
+    The last value of each as text, or whether the switch is on; "" where it is there and lacks its value.
+    """
+    environment = dict(env or {})
+    words = [expand_variables(word, environment) for word in args]
+    given = _Given(engine, shell=False)
+    given.scan(list(_vllm_words(words)) if engine is VLLM else words)
+    return {**dict.fromkeys(given.broken, ""), **given.values, **given.switches}
 
 
 def expand_variables(text: str, env: Mapping[str, str]) -> str:

@@ -24,9 +24,13 @@ _ENGINE_WORD = re.compile(r"vllm|sglang", re.IGNORECASE)
 _ENGINE_START = re.compile(r"(^|[\s/;&|])(vllm|sglang)(\s+serve\b|$)|vllm\.entrypoints|sglang\.launch_server")
 _ROUTER_WORD = re.compile(r"router|gateway|production-stack|epp|scheduler", re.IGNORECASE)
 
+#: The first releases of vLLM with --enable-server-load-tracking (vllm-project/vllm pull request 13950, March 2025) and
+#: with --shutdown-timeout. An older one does not start with them.
+LOAD_TRACKING_SINCE = (0, 8)
+SHUTDOWN_TIMEOUT_SINCE = (0, 20)
+
 #: Flags that decide where the engine listens: one that cannot be read leaves the port open.
 _LISTENER_FLAGS = {"--port", "--uds", "--config"}
-_TLS_FLAGS = {"--ssl-keyfile", "--ssl-certfile"}
 
 
 @dataclass(frozen=True)
@@ -174,8 +178,7 @@ def _listening(index: int, name: str, command: EngineCommand, how: str, wanted: 
         ports = (wanted.port,)
     elif wanted.container is not None and wanted.port not in (None, *ports):
         return Unsure(f"container {name} listens on port {command.port}, and --port says {wanted.port}")
-    tls = command.tls or bool(_TLS_FLAGS & set(unread))
-    return EngineContainer(index, name, command.engine, ports, tls, how, replace(command, ports=ports))
+    return EngineContainer(index, name, command.engine, ports, command.asks_for_tls, how, replace(command, ports=ports))
 
 
 def words(value: Any) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 from drainagent.catalogue import SGLANG, VLLM
 from drainagent.engine_argv import EngineCommand, Kind, read_arguments, read_command
 from drainagent.engine_container import (
+    LOAD_TRACKING_SINCE,
     SKIP_ANNOTATION,
     SKIP_WORDS,
     EngineContainer,
@@ -40,7 +41,7 @@ from drainagent.podspec import (
     pre_stop_of,
     read_hook,
 )
-from drainagent.timeline import DEFAULT_GRACE_S, LAST_READ_BEFORE_KILL_S, MAX_GRACE_S, MIN_GRACE_S
+from drainagent.timeline import DEFAULT_GRACE_S, LAST_READ_BEFORE_KILL_S, MAX_GRACE_S, MIN_GRACE_S, SPLIT_GRACE_S
 from drainagent.url import ListenerUrl
 from drainagent.workloads import Member, Place, at, places, shape_fault
 
@@ -49,10 +50,6 @@ LWS_LEADER_ENV = "LWS_LEADER_ADDRESS"
 
 _METRICS_FLAG = "--enable-metrics"
 _LOAD_FLAG = "--enable-server-load-tracking"
-#: The first release of vLLM with --enable-server-load-tracking (vllm-project/vllm pull request 13950, March 2025).
-_LOAD_FLAG_SINCE = (0, 8)
-#: A prefill or decode half of releases such as SGLang 0.5.14 needs up to 20 s after SIGTERM (the user's document).
-_SPLIT_GRACE_S = 45
 
 
 @dataclass(frozen=True)
@@ -363,9 +360,9 @@ def _flags(hit: EngineContainer, container: Mapping[str, Any]) -> tuple[tuple[st
         )
     without = "without it a client that keeps its connection open without a request holds the hook for up to 7 reads"
     release = image_release(container)
-    if release is not None and release < _LOAD_FLAG_SINCE:
+    if release is not None and release < LOAD_TRACKING_SINCE:
         return (), (
-            f"{_LOAD_FLAG} is not added: vLLM has it from {'.'.join(map(str, _LOAD_FLAG_SINCE))} on; {without}",
+            f"{_LOAD_FLAG} is not added: vLLM has it from {'.'.join(map(str, LOAD_TRACKING_SINCE))} on; {without}",
         )
     given = (*words(container.get("command")), *words(container.get("args")))
     if any("no-enable-server-load-tracking" in word.replace("_", "-") for word in given):
@@ -404,7 +401,7 @@ def _notes(template: Mapping[str, Any], hit: _Found, grace_s: int) -> tuple[str,
     notes += [
         f"{mesh} puts its proxy into this Pod as a plain container, as far as can be seen here: it stops at the "
         f"delete, and requests through it die while the hook waits. Native sidecars are the way out"
-        for mesh in _meshes(template)
+        for mesh in classic_meshes(template)
     ]
     if spec.get("shareProcessNamespace") is True:
         notes.append(
@@ -417,10 +414,10 @@ def _notes(template: Mapping[str, Any], hit: _Found, grace_s: int) -> tuple[str,
     if command.client_certificate:
         notes.append("the listener demands a client certificate: the hook cannot read it and only keeps the first 5 s")
     if command.kind in (Kind.PREFILL, Kind.DECODE, Kind.HALF):
-        if command.engine is SGLANG and grace_s < _SPLIT_GRACE_S:
+        if command.engine is SGLANG and grace_s < SPLIT_GRACE_S:
             notes.append(
                 f"SGLang's prefill and decode halves of releases such as 0.5.14 need up to 20 s after SIGTERM: "
-                f"--grace {_SPLIT_GRACE_S} (0.5.23 exits in 3 to 5 s)"
+                f"--grace {SPLIT_GRACE_S} (0.5.23 exits in 3 to 5 s)"
             )
         if command.engine is VLLM and command.kind is not Kind.DECODE and not command.shutdown_timeout:
             notes.append(
@@ -429,7 +426,8 @@ def _notes(template: Mapping[str, Any], hit: _Found, grace_s: int) -> tuple[str,
     return tuple(notes)
 
 
-def _meshes(template: Mapping[str, Any]) -> Iterator[str]:
+def classic_meshes(template: Mapping[str, Any]) -> Iterator[str]:
+    """The meshes whose proxy is, or will be, a plain container of the Pod."""
     for container in at(template, ("spec", "containers")):
         name = str(at(container, ("name",)))
         if name in _PROXIES:

@@ -86,6 +86,7 @@ class Injection:
     """What a template is to carry. ``container``: index in spec.containers. ``flags``: added to the engine's command.
 
     ``grace_s``: written to the Pod when it says otherwise; None leaves it. ``image`` None: the agent is in the image.
+    ``recorded``: a record of what the template said before goes with it; a rendered Pod said nothing before.
     """
 
     container: int
@@ -94,6 +95,7 @@ class Injection:
     image: AgentImage | None = None
     grace_s: int | None = None
     flags: tuple[str, ...] = ()
+    recorded: bool = True
 
 
 @dataclass
@@ -255,7 +257,7 @@ def changes_to_inject(template: Mapping[str, Any], wanted: Injection) -> tuple[C
         path: Path = ("spec", "terminationGracePeriodSeconds")
         changes.append((Add if grace is None else Replace)(path, wanted.grace_s))
 
-    return (*changes, _annotate(record, template))
+    return (*changes, _annotate(record, template)) if wanted.recorded else tuple(changes)
 
 
 def _append(
@@ -294,8 +296,8 @@ def _refuse_taken_names(template: Mapping[str, Any], container: Mapping[str, Any
             raise ValueError(f"container {container.get('name')} mounts something at {path}, where the agent belongs")
 
 
-def copy_container(template: Mapping[str, Any], image: AgentImage) -> dict[str, Any]:
-    """The init container that copies the agent into its volume. Fit for the restricted Pod security standard.
+def restricted_context(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The security context of a container that needs nothing, fit for the restricted Pod security standard.
 
     It is told to be non-root unless the whole Pod is told to be root: the kubelet refuses the one beside the other.
     """
@@ -308,6 +310,11 @@ def copy_container(template: Mapping[str, Any], image: AgentImage) -> dict[str, 
     }
     if at(template, ("spec", "securityContext", "runAsUser")) == 0:
         del context["runAsNonRoot"]
+    return context
+
+
+def copy_container(template: Mapping[str, Any], image: AgentImage) -> dict[str, Any]:
+    """The init container that copies the agent into its volume."""
     return {
         "name": NAME,
         "image": image.reference,
@@ -318,7 +325,7 @@ def copy_container(template: Mapping[str, Any], image: AgentImage) -> dict[str, 
             "requests": dict(COPY_LIMITS if _is_guaranteed(template) else COPY_REQUESTS),
             "limits": dict(COPY_LIMITS),
         },
-        "securityContext": context,
+        "securityContext": restricted_context(template),
     }
 
 

@@ -33,6 +33,14 @@ EXIT_MARGIN_S = 0.25
 #: The watchdog ends the process this long before G - 3 when nothing else has.
 WATCHDOG_MARGIN_S = 0.1
 
+#: An SGLang prefill or decode role of releases like 0.5.14 needs up to this after SIGTERM, even idle (the user's
+#: document, "Drain window") ...
+SPLIT_EXIT_S = 20
+#: ... and so should have about this grace (same place).
+SPLIT_GRACE_S = 45
+#: Idle halves of SGLang 0.5.23 were gone this long after SIGTERM (evidence.md §10).
+SPLIT_EXIT_0_5_23_S = (3, 5)
+
 
 @dataclass(frozen=True)
 class Timeline:

@@ -16,6 +16,7 @@ from drainagent.engine_argv import (
     Kind,
     Unread,
     expand_variables,
+    given_flags,
     read_arguments,
     read_command,
 )
@@ -326,3 +327,20 @@ def test_flag_lists_are_well_formed(text: str) -> None:
     assert len(spellings) == len(set(spellings))
     assert {"--host", "--port", "--ssl-keyfile", "--config"} <= set(spellings)
     assert all(line.split()[0] in "01?*+" and line.split()[1].startswith("-") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "given_"),
+    [
+        (VLLM, [], {}),
+        (VLLM, ["--por=1", "--port", "2", "--seed", "3"], {"--port": "2", "--seed": "3"}),
+        (VLLM, ["--no-enable-server-load-tracking"], {"--enable-server-load-tracking": False}),
+        (VLLM, ["-dp", "2", "--disable_log_stats"], {"--data-parallel-size": "2", "--disable-log-stats": True}),
+        (VLLM, ["--kv-transfer-config.kv_role", "kv_both"], {"--kv-transfer-config": '{"kv_role": "kv_both"}'}),
+        (VLLM, ["--port"], {"--port": ""}),
+        (SGLANG, ["--model=m", "--ep", "$(N)"], {"--model-path": "m", "--ep-size": "4"}),
+        (SGLANG, ["m", "--not-a-flag", "--", "--port=1"], {}),
+    ],
+)
+def test_the_flags_that_are_given(engine: Engine, args: list[str], given_: dict[str, Any]) -> None:
+    assert given_flags(engine, args, {"N": "4"}) == given_

@@ -231,3 +231,12 @@ def test_what_an_agent_that_is_mounted_lacks() -> None:
     assert "does not mount" in str(missing_of_delivery(new, {"name": "main"}))
     assert "no init container" in str(missing_of_delivery({"spec": {**new["spec"], "initContainers": []}}, main))
     assert "no volume" in str(missing_of_delivery({"spec": {**new["spec"], "volumes": []}}, main))
+
+
+def test_without_a_record_everything_else_is_the_same() -> None:
+    """As the renderer has it: a Pod that said nothing before needs no way back."""
+    recorded = apply(template(), changes_to_inject(template(), wanted()))
+    unrecorded = apply(template(), changes_to_inject(template(), wanted(recorded=False)))
+    del recorded["metadata"]["annotations"][RECORD_ANNOTATION]
+    assert recorded.pop("metadata") == {"annotations": {}}
+    assert unrecorded == recorded

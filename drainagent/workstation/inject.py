@@ -204,13 +204,14 @@ def _top_level(document: Document) -> dict[str, Any]:
 # ---- the command
 
 
-class _BadInputError(click.ClickException):
+class BadInputError(click.ClickException):
     """Wrong usage or unreadable input: exit status 2, nothing on stdout."""
 
     exit_code = 2
 
 
-def _read_input(name: str) -> str:
+def read_input(name: str) -> str:
+    """The text of ``-f name``. BadInputError."""
     try:
         if name == "-":
             data = sys.stdin.buffer.read()
@@ -218,34 +219,35 @@ def _read_input(name: str) -> str:
             with open(name, "rb") as file:
                 data = file.read()
     except OSError as error:
-        raise _BadInputError(f"-f {name}: {error.strerror}") from None
+        raise BadInputError(f"-f {name}: {error.strerror}") from None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _BadInputError(f"-f {name}: byte {error.start + 1} is not UTF-8, and a manifest must be") from None
+        raise BadInputError(f"-f {name}: byte {error.start + 1} is not UTF-8, and a manifest must be") from None
 
 
-def _agent_image(
+def agent_image_of(
     delivery: Delivery, reference: str | None, pull_policy: str, pull_secrets: tuple[str, ...]
 ) -> AgentImage | None:
+    """The carrier image by its options; None when the agent is in the engine's. BadInputError."""
     if delivery is Delivery.IN_IMAGE:
         return None
     if not reference:
-        raise _BadInputError(
+        raise BadInputError(
             f"--delivery {delivery.value} needs --agent-image REF (or DRAINAGENT_AGENT_IMAGE): an image that the "
             f"cluster cannot pull keeps every Pod from starting, so that none is assumed"
         )
     if len(reference) > 512 or not _REFERENCE.fullmatch(reference):
-        raise _BadInputError(
+        raise BadInputError(
             f"--agent-image {reference[:100]!r} is no image reference such as NAME:TAG or NAME@sha256:…"
         )
     for secret in pull_secrets:
         if not _NAME.fullmatch(secret):
-            raise _BadInputError(f"--agent-image-pull-secret {secret[:100]!r} is no name of a Secret")
+            raise BadInputError(f"--agent-image-pull-secret {secret[:100]!r} is no name of a Secret")
     return AgentImage(reference, pull_policy, pull_secrets)
 
 
-def _is_floating(reference: str) -> bool:
+def is_floating(reference: str) -> bool:
     """The tag may name another image tomorrow: none, or latest."""
     tag = reference.rpartition("/")[2].partition(":")[2]
     return "@" not in reference and tag in ("", "latest")
@@ -324,31 +326,31 @@ def inject_command(
       2  wrong usage, or input that cannot be read: nothing on stdout
     """
     if remove and verify_only:
-        raise _BadInputError("--remove and --verify exclude each other")
+        raise BadInputError("--remove and --verify exclude each other")
     found_engine = engine_by_name(engine) if engine is not None else None
     if engine is not None and found_engine is None:
-        raise _BadInputError(f"--engine {engine[:100]!r} must be vllm or sglang")
+        raise BadInputError(f"--engine {engine[:100]!r} must be vllm or sglang")
     if leader is not None and leader_env is not None:
-        raise _BadInputError("--leader and --leader-env exclude each other")
+        raise BadInputError("--leader and --leader-env exclude each other")
     if len(names) > 1:
-        raise _BadInputError(f"-f takes one file, and was given {len(names)}: join them with --- in between")
+        raise BadInputError(f"-f takes one file, and was given {len(names)}: join them with --- in between")
     (name,) = names
     if leader is not None:
         try:
             parse_url(leader)
         except ValueError as error:
-            raise _BadInputError(f"--leader {error}") from None
+            raise BadInputError(f"--leader {error}") from None
     if leader_env is not None and not _VARIABLE.fullmatch(leader_env):
-        raise _BadInputError(f"--leader-env {leader_env[:100]!r} is no name of a variable")
+        raise BadInputError(f"--leader-env {leader_env[:100]!r} is no name of a variable")
     leader_words = ("--leader", leader) if leader else ("--leader-env", leader_env) if leader_env else ()
     how = Delivery(delivery)
     image = (
         None
         if remove or verify_only
-        else _agent_image(how, agent_image, agent_image_pull_policy, agent_image_pull_secret)
+        else agent_image_of(how, agent_image, agent_image_pull_policy, agent_image_pull_secret)
     )
     request = Request(how, image, Wanted(found_engine, container, port), grace, replace_hook, leader_words, own_python)
-    text = _read_input(name)
+    text = read_input(name)
     try:
         if remove:
             result = remove_stream(text)
@@ -357,8 +359,8 @@ def inject_command(
         else:
             result = inject_stream(text, request)
     except YamlError as error:
-        raise _BadInputError(f"-f {name}: {error}") from None
-    if image is not None and _is_floating(image.reference):
+        raise BadInputError(f"-f {name}: {error}") from None
+    if image is not None and is_floating(image.reference):
         result.said.append(
             f"note: --agent-image {image.reference} can name another image tomorrow; pin a tag or a digest"
         )
@@ -367,21 +369,22 @@ def inject_command(
         # A gate that passes on nothing hides that what should have fed it failed.
         result.undone |= verify_only or (not remove and (container, engine, port) != (None, None, None))
     if show_diff:
-        _write("".join(_diff(result.documents, name)))
+        write_out("".join(_diff(result.documents, name)))
     elif not verify_only:
-        _write(result.text)
+        write_out(result.text)
     for line in result.said:
         click.echo(printable(line), err=True)
     sys.exit(1 if result.undone else 0)
 
 
-def _write(text: str) -> None:
+def write_out(text: str) -> None:
+    """To standard output, whole. BadInputError."""
     try:
         sys.stdout.buffer.write(text.encode("utf-8"))
         sys.stdout.buffer.flush()
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter flushes it once more at its end
-        raise _BadInputError(f"standard output: {error.strerror}; what was written is not whole") from None
+        raise BadInputError(f"standard output: {error.strerror}; what was written is not whole") from None
 
 
 def _diff(documents: Sequence[tuple[str, str]], name: str) -> Iterator[str]:

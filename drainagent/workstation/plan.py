@@ -26,19 +26,15 @@ from drainagent.timeline import (
     MAX_GRACE_S,
     MIN_GRACE_S,
     READ_PERIOD_S,
+    SPLIT_EXIT_0_5_23_S,
+    SPLIT_EXIT_S,
+    SPLIT_GRACE_S,
     timeline,
 )
 
 Kind = Literal["server", "prefill", "decode"]
 KINDS: tuple[Kind, ...] = ("server", "prefill", "decode")
 
-#: An SGLang prefill or decode role of releases like 0.5.14 needs up to this after SIGTERM, even idle (the user's
-#: document, "Drain window") ...
-SPLIT_EXIT_S = 20
-#: ... and so should have about this grace (same place).
-SPLIT_GRACE_S = 45
-#: Idle halves of SGLang 0.5.23 were gone this long after SIGTERM (evidence.md §10).
-SPLIT_EXIT_0_5_23_S = (3, 5)
 #: An idle vLLM prefill half with --shutdown-timeout took this long to exit (evidence.md §10).
 PREFILL_SHUTDOWN_EXIT_S = 7.7
 #: From SIGTERM to the exit of an idle server: on the kubelet (evidence.md §1, last line but one).

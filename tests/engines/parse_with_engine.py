@@ -71,19 +71,19 @@ def vllm_bind(args: Any) -> tuple[str, int]:
     return host or "0.0.0.0", port
 
 
-def vllm_engines(args: Any) -> int | None:
-    """How many engines the API server's client has (MPClient); None where no configuration can be made here."""
+def vllm_configuration(args: Any, headless: bool) -> tuple[Any, str | None]:
+    """The engine's parallel configuration, and what is said where none can be made here."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
     try:
-        parallel = (
-            AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER).parallel_config
+        made = AsyncEngineArgs.from_cli_args(args).create_engine_config(
+            UsageContext.OPENAI_API_SERVER, headless=headless
         )
     except Exception as error:
         sys.stderr.write(f"no configuration: {error!r}\n")
-        return None
-    return int(parallel.data_parallel_size_local if parallel.local_engines_only else parallel.data_parallel_size)
+        return None, str(error)
+    return made.parallel_config, None
 
 
 def ask_vllm(words: list[str]) -> dict[str, Any]:
@@ -95,6 +95,12 @@ def ask_vllm(words: list[str]) -> dict[str, Any]:
     host, port = vllm_bind(args)
     ports = DPSupervisor(args).child_ports if started.how == "supervisor" else [port]
     engine_args = _build_vllm_dp_server_args(args, 0) if started.how == "supervisor" else args
+    parallel, unmade = None, None
+    if started.how != "grpc":
+        parallel, unmade = vllm_configuration(engine_args, started.how == "headless")
+    engines = None  # that the API server's client has (MPClient)
+    if parallel is not None:
+        engines = parallel.data_parallel_size_local if parallel.local_engines_only else parallel.data_parallel_size
     config = Config(None, ssl_keyfile=args.ssl_keyfile, ssl_certfile=args.ssl_certfile, log_config=None)
     transfer = args.kv_transfer_config
     # `vllm serve` sets None once it has decided for one; the module never looks at it.
@@ -111,7 +117,8 @@ def ask_vllm(words: list[str]) -> dict[str, Any]:
         "load_tracking": args.enable_server_load_tracking,
         "data_parallel_size": args.data_parallel_size,
         "api_server_count": servers,
-        "engines": 0 if started.how in ("headless", "grpc") else vllm_engines(engine_args),
+        "engines": 0 if started.how in ("headless", "grpc") else engines,
+        "unmade": unmade,
         "shutdown_timeout": args.shutdown_timeout,
         "transfer": transfer
         and [transfer.kv_role, transfer.kv_connector, transfer.kv_connector_extra_config.get("connectors")],

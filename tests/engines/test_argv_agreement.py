@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -18,60 +15,22 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from engine_command_lines import LINES, Line
+from engine_parsers import ask, make_mixture
 
 from drainagent.engine_argv import EngineCommand, Kind, read_command
-
-ENGINES = Path(os.environ.get("DRAINAGENT_ENGINES") or Path.home() / ".cache/drainagent/engines")
-SCRIPT = Path(__file__).with_name("parse_with_engine.py")
-
-#: A model of experts, which vLLM's external balance asks for. Its weights are never loaded.
-MIXTURE = {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-}
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mixture")
-    tiny = ENGINES / "tiny"
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        (folder / name).write_bytes((tiny / name).read_bytes())
-    config = json.loads((tiny / "config.json").read_text())
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
-    (folder / "config.json").write_text(json.dumps({**config, **MIXTURE, **heads}))
-    return folder
+    return make_mixture(tmp_path_factory.mktemp("mixture"))
 
 
 @cache
 def answers(engine: str, model: Path) -> dict[str, dict[str, Any]]:
     """What the engine decides of each of its lines. It is started once for all of them."""
-    python = ENGINES / f"venv-{engine}" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"no {engine} in {ENGINES}")
     lines = [line for line in LINES if line.engine == engine]
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    asked = json.dumps([{"words": line.words, "env": dict(line.env)} for line in lines])
-    with (model / f"{engine}.log").open("w") as log:
-        answer = subprocess.run(
-            [str(python), str(SCRIPT), engine, str(model)],
-            input=asked,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            text=True,
-            check=True,
-        ).stdout
-    return dict(zip(map(str, lines), json.loads(answer), strict=True))
+    found = ask(engine, model, [(line.words, line.env) for line in lines])
+    return dict(zip(map(str, lines), found, strict=True))
 
 
 def kind_by(answer: dict[str, Any]) -> Kind:

@@ -1,0 +1,1 @@
+"""The operator of drainagent: the ModelDeployment resource and what is rendered from it."""
