@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ENGINES ?= $(or $(DRAINAGENT_ENGINES),$(HOME)/.cache/drainagent/engines)
 FUZZ_S ?= 60
+# A worker for each core, a file's tests in one of them: whole hooks that mostly wait beside tests that compute.
+PARALLEL ?= -n auto --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo try test test-api test-routers test-pythons test-engines test-images test-tools test-cluster \
@@ -29,7 +31,7 @@ try: $(READY) cluster ## a real Kubernetes on this machine: a Pod deleted under 
 	@$(BIN)/python tests/cluster/try_it.py
 
 test: $(READY) ## the default test run, below 5 minutes (TEST="-k page" for a part)
-	$(BIN)/python -m pytest $(TEST)
+	$(BIN)/python -m pytest $(PARALLEL) $(TEST)
 
 test-pythons: ## the tests but the three of hooks against the clock, on every other Python from 3.10 to 3.13 that is here
 	tests/pythons.sh

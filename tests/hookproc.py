@@ -592,7 +592,7 @@ def copy_package(into: Path, **changes: str) -> Path:
 
 
 def concurrent(case: Callable[..., Case]) -> Callable[..., None]:
-    """A test made of a generator ``case(lab, **parameters)``: up to its ``yield`` beside all others of the run."""
+    """A test made of a generator ``case(lab, **parameters)``: up to its ``yield`` beside all others of its module."""
 
     def test(request: pytest.FixtureRequest, started_cases: Mapping[str, Case | BaseException], **_: object) -> None:
         begun = started_cases[request.node.nodeid]
@@ -613,11 +613,11 @@ def concurrent(case: Callable[..., Case]) -> Callable[..., None]:
     return test
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def started_cases(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Case | BaseException]]:
-    """Every selected case of the run, started (or what its start raised): they mostly wait, all at the same time."""
+    """Every selected case of the module, started (or what its start raised)."""
     folder = tmp_path_factory.mktemp("lab")
     for above in (folder, *folder.parents[:2]):
         if above.stat().st_uid == os.geteuid():
@@ -627,7 +627,7 @@ def started_cases(
     try:
         for item in request.session.items:
             case = getattr(getattr(item, "obj", None), "concurrent_case", None)
-            if case is None:
+            if case is None or item.path != request.path:
                 continue
             callspec = getattr(item, "callspec", None)
             begun = case(lab, **(callspec.params if callspec is not None else {}))

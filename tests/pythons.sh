@@ -18,7 +18,7 @@ for version in 3.10 3.11 3.12 3.13; do
       ".venv-$version/bin/pip" install -q -e '.[test]'
       touch ".venv-$version/.ready"
     }
-    ".venv-$version/bin/python" -m pytest "${slow[@]}" "$@"
+    ".venv-$version/bin/python" -m pytest -n auto --dist loadfile "${slow[@]}" "$@"
     ran=$((ran + 1))
     break
   done

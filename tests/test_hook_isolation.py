@@ -34,6 +34,7 @@ from hookproc import (
     program,
     reachable,
     server_tls,
+    started_cases,  # noqa: F401 - the fixture behind ``concurrent``
 )
 
 #: The console script that pip installs: nothing isolates it but our own code.

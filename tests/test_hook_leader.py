@@ -27,6 +27,7 @@ from hookproc import (
     pages,
     server_tls,
     silent,
+    started_cases,  # noqa: F401 - the fixture behind ``concurrent``
     status,
 )
 

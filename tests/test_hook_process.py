@@ -38,6 +38,7 @@ from hookproc import (
     program,
     reachable,
     silent,
+    started_cases,  # noqa: F401 - the fixture behind ``concurrent``
     status,
 )
 
