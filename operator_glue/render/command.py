@@ -48,7 +48,8 @@ _BALANCE_FLAGS = (
     "--data-parallel-size-local",
 )
 _ANY_ADDRESS = {4: ("0.0.0.0", "::", ""), 6: ("::", "")}
-_HALVES = (RoleKind.PREFILL, RoleKind.DECODE)
+#: The kinds that do one half of a request each.
+HALVES = (RoleKind.PREFILL, RoleKind.DECODE)
 
 
 def engine_of(deployment: ModelDeployment) -> Engine:
@@ -101,6 +102,11 @@ def engine_port(deployment: ModelDeployment, role: Role) -> int:
     return DIRECT_ENGINE_PORT if declared != DIRECT_ENGINE_PORT else DIRECT_ENGINE_PORT + 1
 
 
+def field_env(name: str, path: str) -> dict[str, Any]:
+    """A variable with a field of the Pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
 def main_env(deployment: ModelDeployment, role: Role, leader_address: str, index: int) -> list[dict[str, Any]]:
     """The environment of the container main. The operator's own comes first, so that the user's can refer to it."""
     ours: list[dict[str, Any]] = []
@@ -112,9 +118,9 @@ def main_env(deployment: ModelDeployment, role: Role, leader_address: str, index
         ]
     taken = {item["name"] for item in ours}
     theirs = [item for item in role.env if item.get("name") not in taken]
-    moves_kv = role.kind in _HALVES and role.command is None and engine_of(deployment) is VLLM
+    moves_kv = role.kind in HALVES and role.command is None and engine_of(deployment) is VLLM
     if moves_kv and all(item.get("name") != NIXL_HOST_ENV for item in theirs):
-        ours.append({"name": NIXL_HOST_ENV, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+        ours.append(field_env(NIXL_HOST_ENV, "status.podIP"))
     return [*ours, *theirs]
 
 
@@ -157,7 +163,7 @@ def engine_command_line(deployment: ModelDeployment, role: Role, facts: ClusterF
     leader, rank = f"$({LEADER_ADDRESS_ENV})", f"$({MEMBER_INDEX_ENV})"
     if engine is SGLANG:
         flags.add("--enable-metrics")
-        if role.kind in _HALVES:
+        if role.kind in HALVES:
             flags.add("--disaggregation-mode", role.kind.value.lower())
         if role.size > 1:
             flags.add("--nnodes", str(role.size))
@@ -167,7 +173,7 @@ def engine_command_line(deployment: ModelDeployment, role: Role, facts: ClusterF
             ("python3", "-m", "sglang.launch_server"), ("--model-path", model, *flags.words, *role.extra_args)
         )
     flags.add("--enable-server-load-tracking", since=LOAD_TRACKING_SINCE)
-    if role.kind in _HALVES:
+    if role.kind in HALVES:
         _add_vllm_half(flags, role)
     override: tuple[str, ...] = ()
     if role.size > 1:

@@ -18,7 +18,7 @@ from operator_glue import names
 from operator_glue.facts import ClusterFacts
 from operator_glue.model import EngineName, ModelDeployment, Router
 from operator_glue.render import router_parts as parts
-from operator_glue.render.command import engine_of
+from operator_glue.render.command import engine_of, field_env
 from operator_glue.render.router_parts import Args, Engines, Given
 from operator_glue.warnings import Warning
 
@@ -70,8 +70,8 @@ def picker_objects(
         "args": _args(deployment, router, given, engines, elects),
         "ports": parts.container_ports(ports),
         "env": [
-            parts.field_env(parts.NAMESPACE_ENV, "metadata.namespace"),
-            parts.field_env("POD_NAME", "metadata.name"),
+            field_env(parts.NAMESPACE_ENV, "metadata.namespace"),
+            field_env("POD_NAME", "metadata.name"),
         ],
         "resources": parts.REQUESTS,
         "readinessProbe": {

@@ -9,8 +9,8 @@ from typing import Any
 from drainagent.timeline import DEFAULT_GRACE_S
 from operator_glue import names
 from operator_glue.facts import ClusterFacts
-from operator_glue.model import ModelDeployment, Role, RoleKind, Router
-from operator_glue.render.command import front_port, grace_s, is_direct_decoder, listener
+from operator_glue.model import ModelDeployment, Role, Router
+from operator_glue.render.command import HALVES, front_port, grace_s, is_direct_decoder, listener
 from operator_glue.render.metadata import object_metadata
 
 #: The component of the router's own objects; no role has this name.
@@ -20,7 +20,6 @@ METRICS_PORT_NAME = "metrics"
 NAMESPACE_ENV = "NAMESPACE"
 #: Where an object of no namespace has to name one and the deployment has none.
 NO_NAMESPACE = "default"
-HALVES = (RoleKind.PREFILL, RoleKind.DECODE)
 RBAC = "rbac.authorization.k8s.io"
 
 #: From the end of what a router drains to its own.
@@ -177,11 +176,6 @@ def service(deployment: ModelDeployment, router: Router, ports: Mapping[str, int
 def container_ports(ports: Mapping[str, int]) -> list[dict[str, Any]]:
     """``ports``: by name."""
     return [{"name": name, "containerPort": port} for name, port in ports.items()]
-
-
-def field_env(name: str, path: str) -> dict[str, Any]:
-    """A variable with a field of the Pod."""
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def router_deployment(

@@ -18,7 +18,7 @@ from operator_glue import names
 from operator_glue.facts import ClusterFacts
 from operator_glue.model import ModelDeployment, RoleKind, Router, RouterName
 from operator_glue.render import router_parts as parts
-from operator_glue.render.command import HTTP_PORT_NAME
+from operator_glue.render.command import HALVES, HTTP_PORT_NAME, field_env
 from operator_glue.render.picker import picker_objects, picker_warnings
 from operator_glue.render.router_parts import Args, Engines, Given, engines_of
 from operator_glue.warnings import Warning
@@ -122,7 +122,7 @@ def _objects(
 ) -> list[dict[str, Any]]:
     port, metrics = given.port("--port", ROUTER_PORT), given.port("--prometheus-port", METRICS_PORT)
     ports = {HTTP_PORT_NAME: port, parts.METRICS_PORT_NAME: metrics}
-    env: list[dict[str, Any]] = [parts.field_env(parts.NAMESPACE_ENV, "metadata.namespace")]
+    env: list[dict[str, Any]] = [field_env(parts.NAMESPACE_ENV, "metadata.namespace")]
     if router.api_key_secret_ref is not None:
         reference = router.api_key_secret_ref.model_dump(by_alias=True)
         env.append({"name": program.api_key_env, "valueFrom": {"secretKeyRef": reference}})
@@ -233,7 +233,7 @@ def _shared_warnings(router: Router, given: Given, engines: Engines) -> Iterator
                 f"one, {asked}: it does not reach this role",
             )
     kinds = {routed.role.kind for routed in engines.roles}
-    for kind in parts.HALVES:
+    for kind in HALVES:
         if engines.halves and kind not in kinds:
             yield Warning("spec.roles", f"no role is {kind.value}: {name} serves no request without one")
 

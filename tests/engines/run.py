@@ -17,8 +17,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import trustme
@@ -26,12 +26,12 @@ from engine_process import EngineProcess, EngineSetup, installed
 from hook_process import HookProcess, contract_faults
 from load import ClientPlan, Load, Request, earliest_s
 from scenarios import MEDIAN_BOUND_S, SUITE, Leaving, Scenario
+from suite import VERSIONS, attempts, ignore_signals, interrupt_on_signals, report_dir
 
 from drainagent import __version__
 from drainagent.page import Page, read_page
 from drainagent.timeline import BACK_BEFORE_KILL_S, LAST_READ_BEFORE_KILL_S, SETTLE_S
 
-VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23"}
 HERE = Path(__file__).resolve().parent
 #: The kubelet's SIGTERM follows the hook's end by 12 to 25 ms.
 SIGTERM_AFTER_S = 0.02
@@ -366,14 +366,6 @@ def write_report(path: Path, arguments: argparse.Namespace, trials: list[Trial],
     path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def report_dir() -> Path:
-    """Where reports and logs go; git is told to ignore all of it."""
-    path = HERE / ".report"
-    path.mkdir(exist_ok=True)
-    (path / ".gitignore").write_text("*\n")
-    return path
-
-
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The real hook against the real engines.")
     parser.add_argument("--engine", choices=sorted(VERSIONS))
@@ -383,10 +375,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--report", type=Path, metavar="FILE", help="default: tests/engines/.report/engines.json")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     return parser.parse_args(words)
-
-
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def main(words: list[str]) -> int:
@@ -403,27 +391,21 @@ def main(words: list[str]) -> int:
     if lacking:
         print(f"not installed: {', '.join(lacking)}; run tests/engines/setup.sh NAME", file=sys.stderr)
         return 2
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
+    interrupt_on_signals()
     began, cpus = time.monotonic(), len(os.sched_getaffinity(0))
-    directory = report_dir()
+    directory = report_dir(HERE)
     bench = Bench(directory)
     trials: list[Trial] = []
     print(HEADER)
     try:
         for setup, scenario in plan:
-            for last in (False, True) if arguments.retry else (True,):
-                trial = run_trial(bench, setup, scenario)
+            for trial in attempts(partial(run_trial, bench, setup, scenario), retry=arguments.retry):
                 trials.append(trial)
                 print(row(trial), flush=True)
                 for fault in trial.broken:
                     print(f"    {fault}", flush=True)
-                if trial.held:
-                    break
-                trial.retried = not last
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the engine is stopped whole, however often one is asked to hurry
+        ignore_signals()
         bench.stop()
         write_report(arguments.report or directory / "engines.json", arguments, trials, time.monotonic() - began, cpus)
     return conclude(trials)

@@ -12,15 +12,14 @@ import fcntl
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -29,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engines"))
 from engine_process import installed as engine_installed
 from kube import Kube, KubectlError
 from load import Answer, Target, earliest_s
+from suite import VERSIONS as ENGINE_VERSIONS
+from suite import attempts, ignore_signals, interrupt_on_signals, report_dir
 
 from drainagent import __version__
 from drainagent.timeline import BACK_BEFORE_KILL_S, LAST_READ_BEFORE_KILL_S, SETTLE_S
@@ -39,7 +40,6 @@ from engines.routers import Drop, RouterProcess
 from engines.routers import installed as router_installed
 
 HERE = Path(__file__).resolve().parent
-ENGINE_VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23"}
 #: evidence.md §8 has 0.94 s at worst under load; two cores that are shared with other work have more.
 SIGTERM_WITHIN_S = 3.0
 #: A line at least every 10 s, and up to the 2 s that a read may take.
@@ -314,14 +314,6 @@ def write_report(path: Path, arguments: argparse.Namespace, kube: Kube, trials: 
         path.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def report_dir() -> Path:
-    """Where reports and logs go; git is told to ignore all of it."""
-    path = HERE / ".report"
-    path.mkdir(exist_ok=True)
-    (path / ".gitignore").write_text("*\n")
-    return path
-
-
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Real engines in Pods while they are deleted.")
     parser.add_argument("--engine", choices=sorted(ENGINE_VERSIONS))
@@ -366,10 +358,6 @@ def alone(lock: Path | None) -> Iterator[None]:
         yield
 
 
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main(words: list[str]) -> int:
     arguments = parse(words)
     plan = list(chosen(arguments))
@@ -390,9 +378,8 @@ def main(words: list[str]) -> int:
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 2
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
-    began, directory = time.monotonic(), report_dir()
+    interrupt_on_signals()
+    began, directory = time.monotonic(), report_dir(HERE)
     path = arguments.report or directory / "engine-pods.json"
     subprocess.run([HERE.parent / "engine-pod.sh", "image"], check=True, stdout=subprocess.DEVNULL)
     kube.create_namespace()
@@ -400,19 +387,14 @@ def main(words: list[str]) -> int:
     print(HEADER, flush=True)
     try:
         for case in plan:
-            for last in (False, True) if arguments.retry else (True,):
-                with alone(arguments.lock):
-                    trial = run_trial(kube, case, directory)
+            make = alone(arguments.lock)(partial(run_trial, kube, case, directory))
+            for trial in attempts(make, retry=arguments.retry):
                 trials.append(trial)
                 print(row(trial), flush=True)
                 for fault in trial.broken or trial.faults:
                     print(f"    {fault}", flush=True)
-                if trial.held:
-                    break
-                trial.retried = not last
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_signals()
         write_report(path, arguments, kube, trials, time.monotonic() - began)
         kube.delete_namespace(wait=False)
     broken = sum(not trial.held and not trial.retried for trial in trials)

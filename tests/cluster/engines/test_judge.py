@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engines"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from load import Answer, Client, ClientPlan, Request, Target
+from suite import attempts
 
 from engines.cases import Case, Router
 from engines.pods import Line, PodLoad, Story
@@ -141,3 +142,17 @@ def test_behind_a_router_a_loss_has_an_owner(answer: Answer, lost: int, by_route
 def test_a_pod_without_the_hook(told: Story, answers: list[Answer], words: str) -> None:
     trial = judged(told, answers, replace(case(cut=1), hook="none"))
     assert any(words in fault for fault in trial.broken), trial.broken
+
+
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize("broken", [[False], [True, True], [True, False]])
+def test_what_broke_is_made_once_more_where_that_is_asked(broken: list[bool], retry: bool) -> None:
+    left = map(trial_of, broken)
+    found = list(attempts(lambda: next(left), retry=retry))
+    again = retry and broken[0]
+    assert len(found) == 1 + again
+    assert [one.retried for one in found] == [again, False][: len(found)]
+
+
+def trial_of(broken: bool) -> Trial:
+    return Trial("case", "what", "vllm", None, "none", None, 30, broken=["it broke"] if broken else [])
