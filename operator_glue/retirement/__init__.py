@@ -1,0 +1,1 @@
+"""The retirement protocol: whether a replica that the spec no longer wants may be deleted. Pure."""
