@@ -11,7 +11,7 @@ PARALLEL ?= -n auto --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo try test test-api test-routers test-pythons test-engines test-images test-tools test-cluster \
-  test-engine-pods fuzz lint bench bench-render bench-tree docs measured agent-tree images cluster cluster-down clean
+  test-engine-pods test-protocol fuzz lint bench bench-render bench-retirement bench-tree docs measured agent-tree images cluster cluster-down clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,6 +74,12 @@ test-routers: $(READY) ## stock vllm-router and sglang-router (installed, cached
 	tests/cluster/engines/setup.sh
 	$(BIN)/python -m pytest tests/operator/routers tests/operator/test_routers.py $(TEST)
 
+test-protocol: $(READY) cluster ## the retirement protocol: explored in full, then member reads and routers on the real cluster (root)
+	DRAINAGENT_EXPLORE=full $(BIN)/python -m pytest -n auto --dist loadscope tests/operator/retirement $(TEST)
+	tests/cluster/engines/setup.sh
+	$(BIN)/python tests/cluster/hook/images.py
+	$(BIN)/python -m pytest tests/operator/protocol $(TEST)
+
 fuzz: $(READY) ## coverage-guided fuzzers, FUZZ_S seconds each (60)
 	-@$(BIN)/pip install -q -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz_page.py -max_total_time=$(FUZZ_S)
@@ -91,6 +97,9 @@ bench: $(READY) ## CPU, memory and latency beside an inline urllib hook (BENCH="
 
 bench-render: $(READY) ## CPU of rendering the largest ModelDeployment
 	$(BIN)/python -m benchmarks.render $(BENCH)
+
+bench-retirement: $(READY) ## CPU of one pass of the retirement protocol over the largest ModelDeployment
+	$(BIN)/python -m benchmarks.retirement_step $(BENCH)
 
 bench-tree: $(READY) ## the agent's folder: start-up CPU on a read-only mount, the init container's copy, sizes (as root)
 	$(BIN)/python -m benchmarks.agent_tree $(BENCH)

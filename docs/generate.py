@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the code, docs/measured.md from the suites' reports, and a table into docs/operator.md.
+"""Writes docs/reference.md from the code, docs/measured.md from the suites' reports, and tables into others.
 
 ``make docs``.
 
@@ -18,7 +18,7 @@ from drainagent.catalogue import ENGINES
 from drainagent.reasons import Reason
 from drainagent.verdict import LOAD_READS
 from drainagent.window import LEADER_GONE_READS
-from operator_glue.reference import admission_table
+from operator_glue.reference import admission_table, protocol_table, reason_table
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
@@ -196,12 +196,17 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def operator() -> str:
-    """The page as it is, with the table of what is checked where made anew."""
-    page = (HERE / "operator.md").read_text(encoding="utf-8")
-    before, first, rest = page.partition("<!-- made by `make docs` from here -->\n")
-    _, last, after = rest.partition("<!-- to here -->\n")
-    return f"{before}{first}{admission_table()}{last}{after}"
+FIRST, LAST = "<!-- made by `make docs` from here -->\n", "<!-- to here -->\n"
+
+
+def with_tables(name: str, *tables: str) -> str:
+    """The page as it is, with what stands between each pair of marks made anew."""
+    made, rest = [], (HERE / name).read_text(encoding="utf-8")
+    for table in tables:
+        before, _, rest = rest.partition(FIRST)
+        _, _, rest = rest.partition(LAST)
+        made.append(f"{before}{FIRST}{table}{LAST}")
+    return "".join([*made, rest])
 
 
 def take(name: str, path: Path) -> None:
@@ -217,7 +222,12 @@ def take(name: str, path: Path) -> None:
 def pages() -> dict[str, str]:
     """Every page made here, by file name."""
     reports = {name: json.loads((MEASURED / f"{name}.json").read_text(encoding="utf-8")) for name in REPORTS}
-    return {"reference.md": reference(), "measured.md": measured(reports), "operator.md": operator()}
+    return {
+        "reference.md": reference(),
+        "measured.md": measured(reports),
+        "operator.md": with_tables("operator.md", admission_table()),
+        "retirement.md": with_tables("retirement.md", protocol_table(), reason_table()),
+    }
 
 
 if __name__ == "__main__":

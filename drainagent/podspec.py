@@ -163,19 +163,17 @@ def _typed(value: Any, kind: type) -> Any:
 
 def read_hook(pre_stop: Any) -> Hook | None:
     """A preStop hook that runs ``drainagent hook``, in whatever way; None when it runs something else, or is none."""
+    agent = agent_of(pre_stop)
+    if agent is None:
+        return None
     argv = at(pre_stop, ("exec", "command"))
-    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        return None
-    called = [index for index in range(1, len(argv)) if argv[index] == "hook" and _is_agent(argv[index - 1])]
-    if not called:
-        return None
     options = {option.name: option for option in HOOK_OPTIONS}
     engine: Engine | None = None
     grace_s: str | None = None
     urls: list[str] = []
     leader: list[str] = []
     extra: list[str] = []
-    given = argv[called[0] + 1 :]
+    given = argv[len(agent) + 1 :]
     while given:
         word = given.pop(0)
         name, equals, value = word.partition("=")
@@ -195,6 +193,16 @@ def read_hook(pre_stop: Any) -> Hook | None:
         else:
             extra += [name, value]
     return Hook(engine, tuple(urls), grace_s, tuple(leader), tuple(extra), argv[0])
+
+
+def agent_of(pre_stop: Any) -> tuple[str, ...] | None:
+    """What a drain hook's argv has before ``hook``: how the agent is started; None where it is no drain hook."""
+    argv = at(pre_stop, ("exec", "command"))
+    if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
+        return None
+    called = (index for index in range(1, len(argv)) if argv[index] == "hook" and _is_agent(argv[index - 1]))
+    index = next(called, None)
+    return None if index is None else tuple(argv[:index])
 
 
 def _is_agent(word: str) -> bool:

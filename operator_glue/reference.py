@@ -1,4 +1,4 @@
-"""The docs' tables of what is checked of a ModelDeployment, and of what a user is warned, made from the code. Pure."""
+"""The docs' tables of what is checked of a ModelDeployment and of the retirement protocol, made from the code. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from operator_glue.admission import WEBHOOK_RULES
 from operator_glue.crd import schema
 from operator_glue.faults import Where
+from operator_glue.retirement.reasons import Reason
+from operator_glue.retirement.step import PROTOCOL
 
 
 def admission_table() -> str:
@@ -22,6 +24,22 @@ def admission_table() -> str:
         for fields, asks, why in WEBHOOK_RULES
     ]
     return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
+
+
+def protocol_table() -> str:
+    """A row for each state: operator_glue.retirement.step.PROTOCOL."""
+    rows = [("state", "means", "waits for", "budget", "then", "at the bound"), ("---",) * 6]
+    for row in PROTOCOL:
+        budget = "" if row.budget_s is None else f"{row.budget_s:g} s"
+        rows.append((row.state.value, row.means, row.waits_for, budget, row.then, row.at_the_bound))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def reason_table() -> str:
+    """A row for each reason of the protocol."""
+    rows = [("reason", "the removal", "meaning"), ("---",) * 3]
+    rows += [(f"`{reason.word}`", reason.effect.value, reason.sentence) for reason in Reason]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def _code(path: str) -> str:

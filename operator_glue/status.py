@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from operator_glue.model import MAX_ROLES, Kubernetes, MapList, Part
+from operator_glue.model import MAX_ROLES, Kubernetes, MapList, Part, SetList
 
 #: Aborted operations that are kept, each for its replica.
 MAX_RETAINED = 32
@@ -70,10 +70,18 @@ class RouterView(_Status):
 
     pod_uid: _UID
     """The router's Pod."""
-    process_start_time: _Time | None = None
-    """When its process began."""
+    process: Annotated[str, Field(max_length=256)]
+    """Tells its process from the next one: its container's id, or when the process began as its page says."""
     target_listed_at: _Time | None = None
-    """When it last listed the target."""
+    """When that process last listed the target."""
+    absent_at: _Time | None = None
+    """When it was first seen without the target since then."""
+    last_absent_at: _Time | None = None
+    """When it was last seen without the target."""
+    absences: Annotated[int, Field(ge=0)] = 0
+    """Views in a row without the target."""
+    attempts: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] | None = None
+    """llm-d-router's dispatches to the target by absentAt."""
 
 
 class MemberReading(_Status):
@@ -84,13 +92,23 @@ class MemberReading(_Status):
     sampled_at: _Time
     """When it was read."""
     verdict: Annotated[str, Field(max_length=32)]
-    """idle, busy, unknown or unmeasurable."""
+    """idle, busy or held."""
     reason: Annotated[str, Field(max_length=64)] | None = None
     """Why, in a word."""
     message: Annotated[str, Field(max_length=1024)] | None = None
     """Why, in a sentence."""
+    idle_since: _Time | None = None
+    """When the first of the idle reads in a row began."""
     idle_reads: Annotated[int, Field(ge=0)] = 0
     """Idle reads in a row, this one included."""
+    outright_reads: Annotated[int, Field(ge=0)] = 0
+    """The last of them that did not rest on vLLM's /load alone."""
+    load_distrusted: bool = False
+    """vLLM's /load was negative once, and is not used."""
+    fingerprint: Annotated[str, Field(max_length=128)] = ""
+    """Of the member: its container, restarts, addresses and annotations. The same in all of the reads."""
+    series: Annotated[str, Field(max_length=128)] = ""
+    """Of the engine's process and its gauges' series. The same in all of the reads."""
 
 
 class Retirement(_Status):
@@ -119,9 +137,25 @@ class Retirement(_Status):
     deadline: _Time | None = None
     """When it aborts, unless the replica is being deleted by then."""
     phase_started_at: _Time | None = None
-    """When it came to its state."""
+    """When its phase began: Admitted, Disqualified and Withdrawing are one."""
+    wanted_replicas: Annotated[int, Field(ge=0)] | None = None
+    """The role's replicas in the spec then; unset when the role was not there."""
+    withdrawn_at: _Time | None = None
+    """When the serving label was first seen gone."""
+    endpoint_gone_at: _Time | None = None
+    """When first no EndpointSlice named it (ProveFromMember)."""
+    proven_at: _Time | None = None
+    """When the views were taken that last proved it withdrawn."""
+    draining_at: _Time | None = None
+    """When its engine was first to be read."""
+    waiting: Annotated[int, Field(ge=0)] = 0
+    """Other removals that wait for this one."""
+    released: bool = False
+    """Of an aborted one: the spec has said something new of it, and it is begun anew."""
     last_consumed_retry_token: Annotated[str, Field(max_length=253)] | None = None
     """The last token of drainagent.io/retirement-retry that was taken."""
+    routed_out: Annotated[list[_UID], Field(max_length=MAX_ROUTER_PODS), SetList()] = Field(default_factory=list)
+    """Pods of the router whose API was asked to remove it."""
     routers: Annotated[list[RouterView], MapList(("podUID",))] = Field(default_factory=list, max_length=MAX_ROUTER_PODS)
     """The last view of each router Pod."""
     readings: Annotated[list[MemberReading], MapList(("podUID",))] = Field(default_factory=list, max_length=MAX_MEMBERS)

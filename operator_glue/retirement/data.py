@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from operator_glue.model import RouterName
 from operator_glue.retirement.reasons import Reason
-from operator_glue.status import RetirementState as State
+from operator_glue.status import RetirementState
+
+State = RetirementState
 
 
 class Key(NamedTuple):
@@ -107,7 +109,7 @@ class View:
     ``taken_at``: when the question was sent. ``listed``: who it lists: addresses of Pods (vllm-router, sglang-gateway)
     or names of Pods (llm-d-router). ``workers``: by address, the handles to remove a worker by: URLs (vllm-router) or
     ids (sglang-gateway). llm-d-router only: ``process_start_s`` of the page; ``ready_endpoints``, None where the family
-    is absent; ``attempts``: by Pod name, the sum of its dispatches.
+    is absent; ``attempts``: by Pod name, the sum of its dispatches; ``leads``: None where no leader is elected.
     """
 
     pod_uid: str
@@ -118,6 +120,7 @@ class View:
     process_start_s: float | None = None
     ready_endpoints: int | None = None
     attempts: Mapping[str, float] = field(default_factory=dict)
+    leads: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class Looked:
     ``router_pods``: every Pod of the router; ``views``: one for each of them. ``serving_names`` and
     ``serving_addresses``: of the deployment's Pods that bear the serving label and are Ready and not terminating, which
     is what a router that began anew has to list. ``neighbours``: all Pods on the node of a member with hostNetwork.
+    ``live``: the target's Pods that are in the API server, not in a cache.
     """
 
     router_pods: tuple[RouterPod, ...] | None = None
@@ -168,6 +172,7 @@ class Looked:
     reads: tuple[MemberRead, ...] = ()
     endpoints: Endpoints | None = None
     neighbours: Sequence[Mapping[str, Any]] | None = None
+    live: tuple[Member, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,9 @@ class Operation:
     began, kept through Deleting. ``withdrawn_at``: when the serving label was first seen gone; None while it is on.
     ``endpoint_gone_at``: when first no EndpointSlice was seen to name it. ``proven_at``: when the view was taken that
     last completed the proof of withdrawal; None while it does not hold. ``routed_out``: Pods of the router, by UID,
-    whose API was asked to remove the target. ``retry_token``: the last one that was taken.
+    whose API was asked to remove the target. ``retry_token``: the last one that was taken. ``waiting``: other removals
+    that wait for this one. ``released``, of an Aborted one: the spec has said something new of it, so that it is
+    admitted again.
     """
 
     key: Key
@@ -273,12 +280,17 @@ class Operation:
     routers: tuple[Baseline, ...] = ()
     routed_out: tuple[str, ...] = ()
     readings: tuple[Reading, ...] = ()
+    waiting: int = 0
+    released: bool = False
 
 
 @dataclass(frozen=True)
 class Persisted:
-    """The part of the status that is the protocol's. ``retained``: Aborted operations, oldest first, each kept for its
-    replica; the newest of them is in ``operation`` while none runs."""
+    """The part of the status that is the protocol's.
+
+    ``operation``: the one that runs, or that has just ended as TargetGone. ``retained``: Aborted ones, oldest first,
+    each kept for its replica (status.retirement shows the newest of them while none runs).
+    """
 
     operation: Operation | None = None
     retained: tuple[Operation, ...] = ()
@@ -402,14 +414,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class ReadOrder:
+    """A member to read, and the command that its agent is run with."""
+
+    member: Member
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Look:
     """What the edges are to look up before the next step, for the operation that is persisted.
 
-    ``views``: ask every Pod of the router. ``endpoints``: read the EndpointSlices. ``reads``: members to read.
-    ``neighbours``: nodes whose Pods to list.
+    ``reads``: members to read, first. ``views``: then ask every Pod of the router, so that a view is later than the
+    reads. ``endpoints``: likewise read the EndpointSlices. ``neighbours``: nodes whose Pods to list. ``live``: list the
+    target's Pods, since a cache may not have heard of a delete yet.
     """
 
     views: bool = False
     endpoints: bool = False
-    reads: tuple[Member, ...] = ()
+    reads: tuple[ReadOrder, ...] = ()
     neighbours: tuple[str, ...] = ()
+    live: bool = False

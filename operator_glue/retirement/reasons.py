@@ -22,6 +22,7 @@ class Reason(Enum):
     """
 
     # ---- where the removal stands
+    ADMITTED = ("Admitted", Effect.GOES_ON, "The removal has begun; nothing has been touched.")
     WAITING_FOR_BASELINE = (
         "WaitingForBaseline",
         Effect.GOES_ON,
@@ -44,7 +45,7 @@ class Reason(Enum):
     EVIDENCE_STALE = (
         "EvidenceStale",
         Effect.GOES_ON,
-        "What was proven is too old to delete on, or no longer holds: the engine is read again.",
+        "A pass was cut before the first delete, and what was proven may hold no longer: it is proven anew.",
     )
     WAITING_FOR_PODS = ("WaitingForPods", Effect.GOES_ON, "The Pods are deleted and drain by their hooks.")
     WAITING_FOR_RELEASE = (
