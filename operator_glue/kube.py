@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,10 +222,10 @@ class Kube:
         resource_version: str,
         *,
         labels: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[tuple[str, Object]]:
+    ) -> AsyncGenerator[tuple[str, Object], None]:
         """(type, object) from ``resource_version`` on, bookmarks among them, until the API server ends the watch.
 
-        Gone: list anew. Unreachable: cut, or silent for longer than it was asked to last.
+        To be closed (contextlib.aclosing) before the cluster is. Gone: list anew. Unreachable: cut, or silent for longer than it was asked to last.
         """
         query = {
             "watch": "true",

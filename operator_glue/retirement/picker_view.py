@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -80,23 +79,23 @@ def read_page(body: bytes, pool: str) -> PickerPage | ViewFault:
     """``pool``: the InferencePool's name; another pool's series are another's."""
     if not body.endswith(b"\n"):
         return _unreadable(f"its page of {len(body)} bytes does not end in a line's end")
+    families: dict[str, list[Sample]] = {}
     try:
-        families = {family.name: family for family in text_string_to_metric_families(body.decode("utf-8"))}
+        for family in text_string_to_metric_families(body.decode("utf-8")):
+            families.setdefault(family.name, []).extend(family.samples)  # one that is in parts is whole together
     except (ValueError, KeyError, IndexError) as error:  # the parser's own, for what is no metrics page
         return _unreadable(f"its answer is no metrics page ({str(error)[:100]!r})")
-    starts = [sample.value for sample in _samples(families, _PROCESS_START)]
+    starts = [sample.value for sample in families.get(_PROCESS_START, ())]
     if len(starts) != 1 or not 0 < starts[0] < math.inf:
         return _unreadable(f"its page has no {_PROCESS_START}")
     lists = {
         name: frozenset(
-            sample.labels.get(label, "") for sample in _samples(families, name) if sample.labels.get("name") == pool
+            sample.labels.get(label, "") for sample in families.get(name, ()) if sample.labels.get("name") == pool
         )
         for name, label in _LISTS.items()
         if name in families
     }
-    ready = [
-        sample.value for name in _READY for sample in _samples(families, name) if sample.labels.get("name") == pool
-    ]
+    ready = [sample.value for name in _READY for sample in families.get(name, ()) if sample.labels.get("name") == pool]
     if any(not (math.isfinite(value) and value >= 0) for value in ready):
         return _unreadable(f"its number of ready endpoints is {ready[0]}")
     if len(set(lists.values())) > 1:
@@ -106,12 +105,13 @@ def read_page(body: bytes, pool: str) -> PickerPage | ViewFault:
     if ready and min(ready) > 0 and not listed:
         # The extension's 1.6.0 lists nobody. The number lags a list that has just become empty by 5 s.
         return ViewFault(Reason.ROUTER_UNREADABLE, f"its page counts {max(ready):g} ready endpoints and lists none")
-    leads = [sample.value for sample in _samples(families, _LEADS)]
+    leads = [sample.value for sample in families.get(_LEADS, ())]
     attempts: dict[str, float] = {}
     for name, label in _ATTEMPTS.items():
         found: dict[str, float] = {}
-        for sample in _samples(families, name):
-            if sample.name.endswith("_total"):
+        # The parser leaves a counter's suffix where its TYPE line does not stand right before it.
+        for sample in (*families.get(name, ()), *families.get(f"{name}_total", ())):
+            if sample.name == f"{name}_total":
                 pod = sample.labels.get(label, "")
                 found[pod] = found.get(pod, 0.0) + sample.value
         for pod, value in found.items():
@@ -123,11 +123,6 @@ def read_page(body: bytes, pool: str) -> PickerPage | ViewFault:
         leads=bool(max(leads)) if leads else None,
         process_start_s=starts[0],
     )
-
-
-def _samples(families: dict[str, Metric], name: str) -> Iterator[Sample]:
-    family = families.get(name)
-    return iter(family.samples) if family is not None else iter(())
 
 
 def _unreadable(detail: str) -> ViewFault:

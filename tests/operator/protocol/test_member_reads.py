@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import json
 import random
-import socket
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "cluster"))
 
+from api_path import cutting_proxy, raw_config, through
 from hook.images import STANDIN, STANDIN_WITH_AGENT, on_the_node
 from kube import Kube as Kubectl
 from kube import Object
@@ -272,7 +271,7 @@ def test_sessions_that_are_cut(cluster: Cluster, tmp_path: Path) -> None:
     """By a proxy in front of the API server, after so many bytes of what it answers. TLS goes through whole."""
     member = cluster.member("good")
     with cutting_proxy(cluster.kubectl) as proxy:
-        config = _through(cluster.kubectl, proxy.port, tmp_path)
+        config = through(cluster.kubectl, proxy.port, tmp_path)
         proxy.bytes_left = None
         whole = cluster.judged(member, cluster.read(member, kubeconfig=config))
         assert whole.verdict is Verdict.IDLE, whole
@@ -305,75 +304,9 @@ def _until(holds: Callable[[], bool], within_s: float = 60) -> None:
         time.sleep(0.3)
 
 
-def _config(kubectl: Kubectl) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(kubectl.run("config", "view", "--raw", "-o", "json"))
-    return found
-
-
 def _with_token(kubectl: Kubectl, token: str, folder: Path) -> Path:
-    config = _config(kubectl)
+    config = raw_config(kubectl)
     config["users"][0]["user"] = {"token": token}
     path = folder / "token.kubeconfig"
     path.write_text(json.dumps(config))
     return path
-
-
-def _through(kubectl: Kubectl, port: int, folder: Path) -> Path:
-    config = _config(kubectl)
-    server = config["clusters"][0]["cluster"]
-    server["tls-server-name"] = server["server"].removeprefix("https://").partition(":")[0]
-    server["server"] = f"https://127.0.0.1:{port}"
-    path = folder / "proxy.kubeconfig"
-    path.write_text(json.dumps(config))
-    return path
-
-
-class CuttingProxy:
-    """``bytes_left``: of the API server's answers, until every connection is cut; None: no end. ``passed``: so far."""
-
-    def __init__(self, upstream: tuple[str, int]) -> None:
-        self.bytes_left: int | None = None
-        self.passed = 0
-        self._upstream = upstream
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._upstream)
-                threading.Thread(target=self._pump, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(4096):
-                if answers:
-                    with self._lock:
-                        self.passed += len(data)
-                        if self.bytes_left is not None:
-                            data = data[: self.bytes_left]
-                            self.bytes_left -= len(data)
-                sink.sendall(data)
-                if answers and self.bytes_left == 0:
-                    break
-        for one in (source, sink):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-
-@contextlib.contextmanager
-def cutting_proxy(kubectl: Kubectl) -> Iterator[CuttingProxy]:
-    host, _, port = _config(kubectl)["clusters"][0]["cluster"]["server"].removeprefix("https://").partition(":")
-    proxy = CuttingProxy((host, int(port or 443)))
-    try:
-        yield proxy
-    finally:
-        proxy.close()

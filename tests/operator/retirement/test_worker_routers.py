@@ -19,7 +19,7 @@ import respx
 from operator_glue.model import RouterName
 from operator_glue.retirement.data import View, ViewFault
 from operator_glue.retirement.reasons import Reason
-from operator_glue.routers import workers
+from operator_glue.routers import asking
 from operator_glue.routers.worker_list import WorkerList, address_of, read_workers
 from operator_glue.routers.workers import RouterAt, ask, ask_all, route_in, route_out, worker_url
 
@@ -454,12 +454,12 @@ def test_one_that_is_silent_delays_no_other() -> None:
 
 
 def test_the_bounds_are_the_specifications() -> None:
-    assert (workers.TOTAL_S, workers.MAX_BODY_BYTES) == (5.0, 4 * 1024 * 1024)
+    assert (asking.TOTAL_S, asking.MAX_BODY_BYTES) == (5.0, 4 * 1024 * 1024)
 
 
 @respx.mock
 def test_a_body_up_to_the_bound_is_read() -> None:
-    padding = workers.MAX_BODY_BYTES - len(VLLM_BODY)
+    padding = asking.MAX_BODY_BYTES - len(VLLM_BODY)
     route = respx.get("http://10.0.0.9:8080/workers")
     route.respond(stream=httpx.ByteStream(VLLM_BODY + b" " * padding))
     assert asked().fault is None
