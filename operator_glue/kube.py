@@ -225,7 +225,7 @@ class Kube:
     ) -> AsyncGenerator[tuple[str, Object], None]:
         """(type, object) from ``resource_version`` on, bookmarks among them, until the API server ends the watch.
 
-        To be closed (contextlib.aclosing) before the cluster is. Gone: list anew. Unreachable: cut, or silent for longer than it was asked to last.
+        To be closed (contextlib.aclosing) before the cluster is. Gone: list anew. Unreachable: cut, or silent too long.
         """
         query = {
             "watch": "true",

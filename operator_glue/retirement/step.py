@@ -726,20 +726,18 @@ def _draining(draft: _Draft, op: Operation, alive: tuple[Member, ...]) -> _Advan
         phase_started_at=now,
         proven_at=_view_taken_at(draft),
     )
-    return op, [*effects, *_deletes(_captured(op, draft.seen), issued=False)]
+    return op, [*effects, *_deletes(_captured(op, draft.seen))]
 
 
 def _is_fresh(reading: Reading, member: Member, now: float) -> bool:
     return now - reading.sampled_at <= EVIDENCE_MAX_AGE_S and reading.fingerprint == member.fingerprint
 
 
-def _deletes(captured: tuple[Member, ...], *, issued: bool) -> list[Write]:
-    """All members together. The first deletes rest on what was seen: they carry its resourceVersion too, so that a
-    label that came back, a restart or another hand's edit since then ends the pass."""
+def _deletes(captured: tuple[Member, ...]) -> list[Write]:
+    """All members together, as they were seen: a label that came back, a restart, another hand's edit or delete since
+    then ends the pass, and nothing is deleted twice from a stale cache."""
     return [
-        DeletePod(member.uid, member.name, None if issued else member.resource_version)
-        for member in captured
-        if not member.terminating
+        DeletePod(member.uid, member.name, member.resource_version) for member in captured if not member.terminating
     ]
 
 
@@ -760,7 +758,8 @@ def _delete(draft: _Draft, op: Operation) -> None:
             return
         captured = tuple(sorted((one for one in looked.live if one.uid in op.member_uids), key=_by_index))
     op = _with_workload(op, draft.seen)
-    if not captured:
+    # Of an ordinal that is wanted again the successor takes the Workload over, and Kueue then lets go of what has ended.
+    if not captured or (_wanted(op.key, draft.seen) and all(member.ended for member in captured)):
         message = f"The Pods of replica {op.key} are gone."
         new = replace(
             op, state=State.SETTLING, reason=Reason.WAITING_FOR_RELEASE, message=message, phase_started_at=now
@@ -785,7 +784,7 @@ def _delete(draft: _Draft, op: Operation) -> None:
         _tell(draft, op, new)
         draft.look_again(now)
         return
-    draft.effects += _deletes(captured, issued=True)
+    draft.effects += _deletes(captured)
     pending_at = op.phase_started_at + max(member.grace_s for member in captured) + DELETE_PENDING_AFTER_GRACE_S
     new = op
     if now >= pending_at:
@@ -813,9 +812,10 @@ def _await_release(draft: _Draft, op: Operation) -> None:
     """Settling: what the Workload held is free once it is gone. The cache has to have heard of the Pods' end, else it
     would name the replica to be removed once more."""
     workload = _replica(op.key, draft.seen).workload
-    left = _captured(op, draft.seen)
+    left = _alive(op, draft.seen)
     bound = op.phase_started_at + SETTLING_BUDGET_S
     freed = op.workload_uid is None or workload is None or workload.uid != op.workload_uid
+    freed |= _wanted(op.key, draft.seen)  # a successor has it
     if freed and not left:
         draft.event("RetirementCompleted", f"Replica {op.key} is gone and its capacity is free.")
     elif draft.now >= bound:

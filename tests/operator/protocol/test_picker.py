@@ -123,7 +123,8 @@ class Case:
 
     def prove(self, within_s: float = 30) -> tuple[float, list[Reason]]:
         """How long it took, and what held it meanwhile."""
-        began, held = time.monotonic(), []
+        began = time.monotonic()
+        held: list[Reason] = []
         while True:
             found = self.judge()
             if found.proven:

@@ -40,7 +40,8 @@ from operator_glue.render.router_parts import serving_selector
 from operator_glue.retirement.data import Key, Looked, Member, Operation, RouterPod, State, Withdrawal
 from operator_glue.retirement.reasons import Reason
 from operator_glue.retirement.withdrawal import judge_views, missing_baseline, not_restored
-from operator_glue.routers.workers import RouterAt, ask_all, route_in, route_out, worker_url
+from operator_glue.routers.asking import RouterAt
+from operator_glue.routers.workers import ask_all, route_in, route_out, worker_url
 
 VLLM, SGLANG = RouterName.VLLM_ROUTER, RouterName.SGLANG_GATEWAY
 BOTH = pytest.mark.parametrize("router", [VLLM, SGLANG], ids=["vllm-router", "sglang-gateway"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from drainagent.catalogue import VLLM
@@ -41,6 +41,8 @@ NOW = 1_800_000_000.0
 #: Every age above is the same age: no rule asks for more.
 OLDEST_S = 400.0
 GRACE_S = 30
+#: How far a cache may be behind.
+STALE_AT_MOST_S = 20.0
 #: Between the parts of a pass: each look is a moment of its own.
 MOMENT_S = 0.01
 
@@ -51,7 +53,7 @@ class Pod(NamedTuple):
     uid: str
     role: str
     ordinal: int
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name
     phase: str = "run"
     serving: bool = True
     requests: int = 0
@@ -546,7 +548,7 @@ def later(world: World, seconds: float) -> World:
         return None if at is None else max(round(at - seconds, 2), NOW - OLDEST_S)
 
     def aged(op: Operation) -> Operation:
-        moved = {name: back(getattr(op, name)) for name in _TIMES}
+        moved: dict[str, Any] = {name: back(getattr(op, name)) for name in _TIMES}
         # A deadline is an age too; one that is long past is as past as any.
         return replace(
             op,
@@ -564,7 +566,8 @@ def later(world: World, seconds: float) -> World:
                 for one in op.routers
             ),
             readings=tuple(
-                replace(one, sampled_at=back(one.sampled_at), idle_since=back(one.idle_since)) for one in op.readings
+                replace(one, sampled_at=back(one.sampled_at) or NOW, idle_since=back(one.idle_since))
+                for one in op.readings
             ),
         )
 
@@ -573,7 +576,9 @@ def later(world: World, seconds: float) -> World:
         tuple(aged(op) for op in world.persisted.retained),
     )
     routers = tuple(one._replace(age_s=min(one.age_s + seconds, OLDEST_S)) for one in world.routers)
-    return replace(world, persisted=persisted, routers=routers)
+    # A cache that has heard nothing for so long is one that the operator's process does not act on.
+    cached = world.cached if seconds < STALE_AT_MOST_S else None
+    return replace(world, persisted=persisted, routers=routers, cached=cached)
 
 
 _TIMES = tuple(one.name for one in fields(Operation) if one.name.endswith("_at") or one.name == "deadline")
@@ -688,15 +693,18 @@ def actions(world: World, protocol: Protocol) -> Iterator[Action]:
     """Everything that can happen next."""
     if world.passes:
         yield from _passes(later(replace(world, passes=world.passes - 1), 1.0), protocol)
-    for name, moved in another_hand(world):
-        yield name, lambda moved=moved: moved
-    for at, moved in enumerate(requested(world)):
-        yield f"request {at}", lambda moved=moved: moved
+    moves = [*another_hand(world), *((f"request {at}", moved) for at, moved in enumerate(requested(world)))]
+    for name, moved in moves:
+        yield name, partial(_same, moved)
     for name, change in (("hear", hear), ("finish", finish), ("kubelet", kubelet)):
-        yield name, lambda change=change: change(world)
+        yield name, partial(change, world)
     if world.jumps:
         for seconds in LEAPS_S:
-            yield f"{seconds:g} s", lambda seconds=seconds: later(replace(world, jumps=world.jumps - 1), seconds)
+            yield f"{seconds:g} s", partial(later, replace(world, jumps=world.jumps - 1), seconds)
+
+
+def _same(world: World) -> World:
+    return world
 
 
 def _passes(world: World, protocol: Protocol) -> Iterator[Action]:
@@ -714,10 +722,17 @@ def _passes(world: World, protocol: Protocol) -> Iterator[Action]:
     for name, _ in another_hand(world):
         # An edit of the status: the lock, as with a conflict. A router that lists a Pod anew between its view and the
         # delete, without cause: nobody who asks it can know; what it sends then the hook's window takes.
-        if name.startswith(("status", "router lists all")):
-            continue
-        yield f"pass, meanwhile {name}", one(meanwhile=lambda now, act=name: dict(another_hand(now)).get(act, now))
-    yield "pass, meanwhile a request", one(meanwhile=lambda now: next(requested(now), now))
+        if not name.startswith(("status", "router lists all")):
+            yield f"pass, meanwhile {name}", one(meanwhile=partial(_act, name))
+    yield "pass, meanwhile a request", one(meanwhile=_a_request)
+
+
+def _act(name: str, world: World) -> World:
+    return dict(another_hand(world)).get(name, world)
+
+
+def _a_request(world: World) -> World:
+    return next(requested(world), world)
 
 
 def friendly(world: World) -> World:

@@ -42,8 +42,8 @@ MUTATIONS = {
         {4, 6},
     ),
     "the first deletes rest on nothing that was seen": (
-        "DeletePod(member.uid, member.name, None if issued else member.resource_version)",
-        "DeletePod(member.uid, member.name, None)",
+        "DeletePod(member.uid, member.name, member.resource_version) for member in captured if",
+        "DeletePod(member.uid, member.name, None) for member in captured if",
         "one of two",
         {1, 4},
     ),

@@ -20,8 +20,9 @@ from operator_glue.model import RouterName
 from operator_glue.retirement.data import View, ViewFault
 from operator_glue.retirement.reasons import Reason
 from operator_glue.routers import asking
+from operator_glue.routers.asking import RouterAt
 from operator_glue.routers.worker_list import WorkerList, address_of, read_workers
-from operator_glue.routers.workers import RouterAt, ask, ask_all, route_in, route_out, worker_url
+from operator_glue.routers.workers import ask, ask_all, route_in, route_out, worker_url
 
 VLLM, SGLANG = RouterName.VLLM_ROUTER, RouterName.SGLANG_GATEWAY
 
