@@ -99,11 +99,11 @@ def review(document: Any) -> Review:
     fill(data, whole)
     data |= {"apiVersion": API_VERSION, "kind": KIND, "metadata": _with_name(data.get("metadata"))}
     faults += schema_faults(data, whole, is_wrong=bool(faults))
-    faults += _webhook_faults(data)
+    faults += webhook_faults(data)
     if faults:
         return Review(tuple(dict.fromkeys(faults)))
     deployment = ModelDeployment.model_validate(data)
-    faults += _rendering_faults(deployment)
+    faults += rendering_faults(deployment)
     return Review(tuple(faults), None if faults else deployment)
 
 
@@ -150,7 +150,7 @@ def _with_name(metadata: Any) -> dict[str, Any]:
 # ---- the webhook's rules
 
 
-def _rendering_faults(deployment: ModelDeployment) -> Iterator[Fault]:
+def rendering_faults(deployment: ModelDeployment) -> Iterator[Fault]:
     """What the renderer cannot make Pods of, by the delivery that asks most: another one can be chosen later."""
     for role in deployment.spec.roles:
         try:
@@ -159,7 +159,7 @@ def _rendering_faults(deployment: ModelDeployment) -> Iterator[Fault]:
             yield Fault(error.path, f"{error.path}: Forbidden: {error.message}", Where.WEBHOOK)
 
 
-def _webhook_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
+def webhook_faults(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Over plain data, since the webhook's rules are checked where the schema's are broken too: within its bounds."""
     spec = _map(data.get("spec"))
     for index, peer in enumerate(_list(_map(spec.get("retirement")).get("ignorePeers"))):

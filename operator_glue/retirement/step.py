@@ -758,7 +758,7 @@ def _delete(draft: _Draft, op: Operation) -> None:
             return
         captured = tuple(sorted((one for one in looked.live if one.uid in op.member_uids), key=_by_index))
     op = _with_workload(op, draft.seen)
-    # Of an ordinal that is wanted again the successor takes the Workload over, and Kueue then lets go of what has ended.
+    # Of an ordinal that is wanted again a successor takes the Workload over, and Kueue then lets go of what has ended.
     if not captured or (_wanted(op.key, draft.seen) and all(member.ended for member in captured)):
         message = f"The Pods of replica {op.key} are gone."
         new = replace(

@@ -56,7 +56,7 @@ def _read(document: Mapping[str, Any]) -> tuple[tuple[Fault, ...], ModelDeployme
     if data["metadata"].get("name") is None:  # generateName, before the API server has made a name of it
         data["metadata"] = {**data["metadata"], "name": str(data["metadata"].get("generateName") or "x")}
     # The parts of admission.review that the API server has not done.
-    faults = list(dict.fromkeys(admission._webhook_faults(data)))
+    faults = list(dict.fromkeys(admission.webhook_faults(data)))
     try:
         deployment = ModelDeployment.model_validate(data)
     except ValidationError as error:
@@ -69,7 +69,7 @@ def _read(document: Mapping[str, Any]) -> tuple[tuple[Fault, ...], ModelDeployme
             f"another release",
         )
     if not faults:
-        faults += admission._rendering_faults(deployment)
+        faults += admission.rendering_faults(deployment)
     return tuple(faults), None if faults else deployment, None
 
 

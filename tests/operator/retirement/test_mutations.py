@@ -48,9 +48,9 @@ MUTATIONS = {
         {1, 4},
     ),
     "the Workload goes while a Pod runs": (
-        '    if not captured:\n        message = f"The Pods of',
-        "    if op.workload_uid:\n        draft.effects.append(DeleteWorkload(op.workload_uid, '', op.key))\n"
-        '    if not captured:\n        message = f"The Pods of',
+        "    op = _with_workload(op, draft.seen)\n    # Of an ordinal",
+        "    op = _with_workload(op, draft.seen)\n"
+        "    draft.effects.append(DeleteWorkload(op.workload_uid or '', '', op.key))\n    # Of an ordinal",
         "under Kueue",
         {3},
     ),
