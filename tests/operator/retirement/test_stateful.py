@@ -68,6 +68,6 @@ class Removal(RuleBasedStateMachine):
 
 
 Removal.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestRemoval = Removal.TestCase
