@@ -75,7 +75,7 @@ test-routers: $(READY) ## stock vllm-router and sglang-router (installed, cached
 	$(BIN)/python -m pytest tests/operator/routers tests/operator/test_routers.py $(TEST)
 
 test-protocol: $(READY) cluster ## the retirement protocol: explored in full, then member reads and routers on the real cluster (root)
-	DRAINAGENT_EXPLORE=full $(BIN)/python -m pytest -n auto --dist loadscope tests/operator/retirement $(TEST)
+	DRAINAGENT_EXPLORE=full $(BIN)/python -m pytest -n auto tests/operator/retirement/test_explorer.py tests/operator/retirement/test_stateful.py $(TEST)
 	tests/cluster/engines/setup.sh
 	$(BIN)/python tests/cluster/hook/images.py
 	$(BIN)/python -m pytest tests/operator/protocol $(TEST)
