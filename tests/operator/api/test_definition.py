@@ -7,6 +7,7 @@ import json
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 from api.api_server import ApiServer, kube
 from operator_glue.crd import KUBERNETES_TYPES, custom_resource_definition
 from operator_glue.manifest import read_manifests, write_manifests
+from operator_glue.retirement.data import Baseline, Key, Operation, Persisted, Reading, State, Verdict
+from operator_glue.retirement.persisted import from_status, to_status
+from operator_glue.retirement.reasons import Reason
 from operator_glue.status import ModelDeploymentStatus
 from operator_glue.structural import plain
 
@@ -91,7 +95,7 @@ def retirement(state: str) -> dict[str, Any]:
         "deadline": TIME,
         "phaseStartedAt": TIME,
         "lastConsumedRetryToken": "t",
-        "routers": [{"podUID": "r", "processStartTime": TIME, "targetListedAt": TIME}],
+        "routers": [{"podUID": "r", "process": "containerd://1", "targetListedAt": TIME}],
         "readings": [
             {"podUID": "a", "sampledAt": TIME, "verdict": "busy", "reason": "GaugesAboveZero", "idleReads": 0}
         ],
@@ -120,6 +124,38 @@ def test_a_status_is_stored_and_shown(api: ApiServer, stored: dict[str, Any]) ->
     assert header.split() == ["NAME", "PHASE", "READY", "RETIREMENT", "AGE"]
     assert line.split()[1:7] == ["Ready", "prefill", "1/1,", "decode", "1/1", "Draining"]
     assert "org/model" in api.kube.run("get", "mdep", name, "-o", "wide")
+
+
+def test_what_the_protocol_persists_comes_back_as_it_was(api: ApiServer, stored: dict[str, Any]) -> None:
+    at = 1_800_000_000.123456
+    operation = Operation(
+        key=Key("decode", 0),
+        generation=1,
+        wanted=0,
+        member_uids=("a", "b"),
+        workload_uid="w",
+        state=State.DRAINING,
+        reason=Reason.BUSY,
+        message="12 requests run",
+        started_at=at,
+        deadline=at + 300,
+        phase_started_at=at + 0.5,
+        draining_at=at + 0.5,
+        withdrawn_at=at + 0.25,
+        endpoint_gone_at=None,
+        proven_at=at + 0.5,
+        retry_token="t",
+        routers=(Baseline("r", "containerd://1", at, at + 1, at + 2, 2, 7.0), Baseline("s", "1.5")),
+        routed_out=("r",),
+        readings=(Reading("a", at, Verdict.IDLE, None, "", at, 2, 1, True, "f", "s"),),
+        waiting=3,
+    )
+    aborted = replace(operation, key=Key("decode", 1), state=State.ABORTED, released=True, wanted=None)
+    persisted = Persisted(operation, (aborted,))
+    name = stored["metadata"]["name"]
+    patch = json.dumps({"status": to_status(persisted)})
+    api.kube.run("patch", "mdep", name, "--subresource=status", "--type=merge", "-p", patch)
+    assert from_status(api.kube.get(f"mdep/{name}")["status"]) == (persisted, ())
 
 
 @pytest.mark.parametrize(
