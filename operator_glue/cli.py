@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,6 +21,8 @@ from drainagent.workstation.inject import BadInputError, agent_image_of, read_in
 from operator_glue.admission import Review, is_meant, review, warnings
 from operator_glue.crd import custom_resource_definition
 from operator_glue.facts import AGENT_IMAGE, ROUTING_PROXY_IMAGE, ClusterFacts
+from operator_glue.install import HEALTH_PORT, METRICS_PORT, WEBHOOK_PORT, manifests
+from operator_glue.install import Settings as InstallSettings
 from operator_glue.manifest import Manifest, read_manifests, write_manifests
 from operator_glue.model import KIND, ModelDeployment
 from operator_glue.render import render
@@ -31,7 +37,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def cli() -> None:
     """Serves models in Kubernetes by replicas of vLLM or SGLang that leave without cutting a request.
 
-    One resource, ModelDeployment, says what is wanted. These commands work without a cluster.
+    One resource, ModelDeployment, says what is wanted. All commands but run work without a cluster.
     """
 
 
@@ -90,27 +96,33 @@ def _version(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int
     return int(match[1]), int(match[2])
 
 
-def _facts_options(function: _Function) -> _Function:
-    """What is known of the cluster and of the operator's settings there."""
+def _kubernetes_options(function: _Function) -> _Function:
+    """What is known of a cluster that is not asked."""
     facts = ClusterFacts()
     release = ".".join(map(str, facts.kubernetes))
+    return click.option(
+        "--kubernetes",
+        default=release,
+        show_default=True,
+        metavar="RELEASE",
+        callback=_version,
+        help="The cluster's release: native sidecars from 1.29, image volumes from 1.35.",
+    )(
+        click.option(
+            "--pod-ip-family",
+            type=click.Choice(["4", "6"]),
+            default=str(facts.pod_ip_family),
+            show_default=True,
+            help="Of the cluster's primary Pod network.",
+        )(function)
+    )
+
+
+def _agent_options(function: _Function) -> _Function:
+    """How the agent gets into engine Pods, and what else is set once for a cluster."""
+    facts = ClusterFacts()
     for option in reversed(
         (
-            click.option(
-                "--kubernetes",
-                default=release,
-                show_default=True,
-                metavar="RELEASE",
-                callback=_version,
-                help="The cluster's release: native sidecars from 1.29, image volumes from 1.35.",
-            ),
-            click.option(
-                "--pod-ip-family",
-                type=click.Choice(["4", "6"]),
-                default=str(facts.pod_ip_family),
-                show_default=True,
-                help="Of the cluster's primary Pod network.",
-            ),
             click.option(
                 "--delivery",
                 type=click.Choice([item.value for item in Delivery]),
@@ -154,13 +166,7 @@ def _facts_options(function: _Function) -> _Function:
     return function
 
 
-@cli.command("render")
-@_FILE
-@_facts_options
-def render_command(
-    name: str,
-    kubernetes: tuple[int, int],
-    pod_ip_family: str,
+def _facts(
     delivery: str,
     agent_image: str,
     agent_image_pull_policy: str,
@@ -168,7 +174,28 @@ def render_command(
     own_python: bool,
     routing_proxy_image: str,
     mesh_classic_sidecar: bool,
-) -> None:
+    kubernetes: tuple[int, int] = ClusterFacts.kubernetes,
+    pod_ip_family: str = str(ClusterFacts.pod_ip_family),
+) -> ClusterFacts:
+    """Of the options' values."""
+    how = Delivery(delivery)
+    image = agent_image_of(how, agent_image, agent_image_pull_policy, agent_image_pull_secret)
+    return ClusterFacts(
+        kubernetes=kubernetes,
+        pod_ip_family=int(pod_ip_family),
+        delivery=how,
+        agent_image=image or AGENT_IMAGE,
+        own_python=own_python,
+        routing_proxy_image=routing_proxy_image,
+        mesh_classic_sidecar=mesh_classic_sidecar,
+    )
+
+
+@cli.command("render")
+@_FILE
+@_kubernetes_options
+@_agent_options
+def render_command(name: str, **given: Any) -> None:
     """Print what the operator would create for the ModelDeployments in a file.
 
     Pods, Services and the router's objects, as YAML on stdout; warnings on stderr. For reading and for a dry run: the
@@ -184,17 +211,7 @@ def render_command(
       1  a ModelDeployment is refused, or there is none: nothing on stdout, and why on stderr
       2  wrong usage, or input that cannot be read
     """
-    how = Delivery(delivery)
-    image = agent_image_of(how, agent_image, agent_image_pull_policy, agent_image_pull_secret)
-    facts = ClusterFacts(
-        kubernetes=kubernetes,
-        pod_ip_family=int(pod_ip_family),
-        delivery=how,
-        agent_image=image or AGENT_IMAGE,
-        own_python=own_python,
-        routing_proxy_image=routing_proxy_image,
-        mesh_classic_sidecar=mesh_classic_sidecar,
-    )
+    facts = _facts(**given)
     taken: list[ModelDeployment] = []
     refused = False
     for manifest, found in _reviews(name):
@@ -212,6 +229,193 @@ def render_command(
         objects += rendering.objects
         _warn([*rendering.warnings, *warnings(deployment, facts)])
     write_out(write_manifests(objects))
+
+
+_NAMESPACES = click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="Watch this namespace alone; repeatable. By itself: all.",
+)
+
+
+@cli.command("install")
+@click.option(
+    "--operator-namespace", default=InstallSettings.namespace, show_default=True, help="Where the operator itself runs."
+)
+@_NAMESPACES
+@click.option(
+    "--image", default=InstallSettings.image, show_default=True, metavar="REF", help="The operator's own image."
+)
+@click.option(
+    "--image-pull-policy",
+    type=click.Choice(["Always", "IfNotPresent", "Never"]),
+    default=InstallSettings.image_pull_policy,
+    show_default=True,
+)
+@click.option("--image-pull-secret", "image_pull_secrets", multiple=True, metavar="NAME", help="Repeatable.")
+@click.option("--replicas", type=click.IntRange(1, 5), default=InstallSettings.replicas, show_default=True)
+@click.option("--cert-manager", is_flag=True, help="cert-manager makes the webhooks' certificate.")
+@click.option("--inject-only", is_flag=True, help="The webhook that gives Pods a drain hook, and nothing else.")
+@click.option("--llm-d/--no-llm-d", default=True, show_default=True, help="With the rights for llm-d-router.")
+@click.option("--kueue/--no-kueue", default=True, show_default=True, help="With the rights for Kueue's Workloads.")
+@click.option(
+    "--policies/--no-policies",
+    default=True,
+    show_default=True,
+    help="With the admission policies that hold its pods/exec to the agent's check (Kubernetes 1.30).",
+)
+@_agent_options
+def install_command(
+    operator_namespace: str,
+    namespaces: tuple[str, ...],
+    image: str,
+    image_pull_policy: str,
+    image_pull_secrets: tuple[str, ...],
+    replicas: int,
+    cert_manager: bool,
+    inject_only: bool,
+    llm_d: bool,
+    kueue: bool,
+    policies: bool,
+    **given: Any,
+) -> None:
+    """Print what installs the operator.
+
+    \b
+      drainagent-operator install --image REGISTRY/drainagent/operator:TAG \\
+        --agent-image REGISTRY/drainagent/agent:TAG | kubectl apply -f -
+    """
+    facts = _facts(**given)
+    try:
+        settings = InstallSettings(
+            namespace=operator_namespace,
+            image=image,
+            image_pull_policy=image_pull_policy,
+            image_pull_secrets=image_pull_secrets,
+            replicas=replicas,
+            namespaces=namespaces,
+            cert_manager=cert_manager,
+            inject_only=inject_only,
+            llm_d=llm_d,
+            kueue=kueue,
+            policies=policies,
+            delivery=facts.delivery,
+            agent_image=facts.agent_image,
+            own_python=facts.own_python,
+            routing_proxy_image=facts.routing_proxy_image,
+            mesh_classic_sidecar=facts.mesh_classic_sidecar,
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    write_out(write_manifests(manifests(settings)))
+
+
+_PORT = click.IntRange(1, 65535)
+
+
+@cli.command("run")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="KUBECONFIG",
+    help="By itself: the Pod that this runs in.",
+)
+@_NAMESPACES
+@click.option(
+    "--operator-namespace",
+    envvar="POD_NAMESPACE",
+    default=InstallSettings.namespace,
+    show_default=True,
+    help="Of the Lease and the webhooks' certificate.",
+)
+@click.option("--inject-only", is_flag=True, help="The webhook that gives Pods a drain hook, and nothing else.")
+@click.option(
+    "--webhooks/--no-webhooks", default=None, help="Serve them. By itself: where this runs in a Pod of the cluster."
+)
+@click.option(
+    "--certificates",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder with tls.crt and tls.key, as cert-manager makes them. By itself: made, and renewed, here.",
+)
+@click.option("--llm-d/--no-llm-d", default=True, show_default=True, help="Look after llm-d-router's objects.")
+@click.option("--kueue/--no-kueue", default=True, show_default=True, help="Look after Kueue's Workloads.")
+@click.option("--metrics-port", type=_PORT, default=METRICS_PORT, show_default=True)
+@click.option("--health-port", type=_PORT, default=HEALTH_PORT, show_default=True)
+@click.option("--webhook-port", type=_PORT, default=WEBHOOK_PORT, show_default=True)
+@click.option("--host", help="Listen on this address. By itself: on every one.")
+@click.option(
+    "--pod-ip-family", type=click.Choice(["4", "6"]), help="Of the cluster's Pod network. By itself: POD_IP's."
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@_agent_options
+def run_command(
+    kubeconfig: Path | None,
+    namespaces: tuple[str, ...],
+    operator_namespace: str,
+    inject_only: bool,
+    webhooks: bool | None,
+    certificates: Path | None,
+    llm_d: bool,
+    kueue: bool,
+    metrics_port: int,
+    health_port: int,
+    webhook_port: int,
+    host: str | None,
+    pod_ip_family: str | None,
+    log_level: str,
+    **given: Any,
+) -> None:
+    """Run the operator, in a cluster or with a kubeconfig.
+
+    Several may run: one of them works, by a Lease; all of them answer webhooks. Logs are JSON lines on stderr.
+
+    \b
+    Exit status:
+      0  it was told to end (SIGTERM, SIGINT)
+      1  the cluster cannot be reached, a port is taken, or the Lease was lost
+      2  wrong usage
+    """
+    from operator_glue.kube import KubeError
+    from operator_glue.runtime import logs
+    from operator_glue.runtime.process import Options, run
+
+    if Delivery(given["delivery"]) is not Delivery.IN_IMAGE:
+        source = click.get_current_context().get_parameter_source("agent_image")
+        if source is click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(
+                f"--agent-image is needed with --delivery {given['delivery']}: the image that carries the agent, as "
+                f"this cluster can pull it"
+            )
+    if inject_only and (namespaces or webhooks is False):
+        raise click.UsageError("--inject-only watches no namespace, and is a webhook: not beside the option for either")
+    family = pod_ip_family or ("6" if ":" in os.environ.get("POD_IP", "") else "4")
+    facts = _facts(**given, pod_ip_family=family)
+    logs.set_up(log_level)
+    options = Options(
+        facts=facts,
+        own_namespace=operator_namespace,
+        identity=os.environ.get("POD_NAME") or socket.gethostname(),
+        namespaces=tuple(dict.fromkeys(namespaces)),
+        webhooks=inject_only or (kubeconfig is None if webhooks is None else webhooks),
+        certificates=certificates,
+        inject_only=inject_only,
+        llm_d=llm_d,
+        kueue=kueue,
+        health_port=health_port,
+        metrics_port=metrics_port,
+        webhook_port=webhook_port,
+        host=host,
+    )
+    try:
+        status = asyncio.run(run(kubeconfig, options))
+    except (KubeError, OSError) as error:
+        click.echo(f"drainagent-operator run: {error}", err=True)
+        status = 1
+    sys.exit(status)
 
 
 def _reviews(name: str) -> list[tuple[Manifest, Review]]:

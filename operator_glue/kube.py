@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,10 +119,16 @@ class Exec:
 
 
 class Kube:
-    """A cluster. To be closed."""
+    """A cluster. To be closed.
+
+    ``failed``: called with each error that a call ends in, for metrics.
+    """
 
     def __init__(self, api: client.ApiClient, call_s: float = CALL_S) -> None:
         self._api, self._call_s = api, call_s
+        self._may_write: Callable[[], None] = lambda: None
+        self._write_s = call_s
+        self.failed: Callable[[KubeError], None] = lambda _: None
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None, *, call_s: float = CALL_S) -> Kube:
@@ -138,6 +144,13 @@ class Kube:
         # Proxies of the environment are for the outside; kubeconfig's own proxy-url holds.
         api = client.ApiClient(configuration=settings)
         return cls(api, call_s)
+
+    def fenced(self, may_write: Callable[[], None], write_s: float) -> Kube:
+        """The same cluster, where ``may_write`` is called just before each write is sent, and raises where it must
+        not be; a write takes at most ``write_s`` seconds. It is closed with the one that it was made of."""
+        other = Kube(self._api, self._call_s)
+        other._may_write, other._write_s, other.failed = may_write, write_s, self.failed
+        return other
 
     async def close(self) -> None:
         await self._api.close()
@@ -192,12 +205,13 @@ class Kube:
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str, resource_version: str | None = None
-    ) -> None:
-        """With preconditions; Conflict where one does not hold. The object's own grace period stands."""
+    ) -> Object:
+        """With preconditions; Conflict where one does not hold. The object's own grace period stands. The object as it
+        ends, or a Status."""
         preconditions = {"uid": uid, **({} if resource_version is None else {"resourceVersion": resource_version})}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         body["propagationPolicy"] = "Background"
-        await self._call("DELETE", resource.path(namespace, name), body=body)
+        return await self._call("DELETE", resource.path(namespace, name), body=body)
 
     async def server_version(self) -> tuple[int, int]:
         """(major, minor)."""
@@ -299,7 +313,20 @@ class Kube:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Object:
+        try:
+            return await self._asked(method, path, query, body, content_type)
+        except KubeError as error:
+            self.failed(error)
+            raise
+
+    async def _asked(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Any, content_type: str
+    ) -> Object:
         headers = {**await self._headers(), "Content-Type": content_type}
+        bound_s = self._call_s
+        if method != "GET":
+            self._may_write()
+            bound_s = self._write_s
         try:
             answer = await self._api.rest_client.request(
                 method,
@@ -307,7 +334,7 @@ class Kube:
                 query_params=dict(query or {}),
                 headers=headers,
                 body=body,
-                _request_timeout=self._call_s,
+                _request_timeout=bound_s,
             )
         except ApiException as error:
             raise _error(error.status or 0, _sentence(error.body, error.status or 0)) from None

@@ -33,6 +33,8 @@ LLM_D_ROLE_LABEL = "llm-d.ai/role"
 SPEC_HASH_ANNOTATION = f"{DOMAIN}/spec-hash"
 #: On the ModelDeployment: another value replaces every replica.
 ROLL_ANNOTATION = f"{DOMAIN}/roll"
+#: On the ModelDeployment: tries a removal that was aborted again (operator_glue.retirement.retry).
+RETRY_ANNOTATION = f"{DOMAIN}/retirement-retry"
 
 SCRAPE_ANNOTATION = "prometheus.io/scrape"
 SCHEME_ANNOTATION = "prometheus.io/scheme"

@@ -46,9 +46,9 @@ def metrics_reader_name(deployment: str) -> str:
     return f"{parts.router_name(deployment)}-metrics"
 
 
-def cluster_role_name(deployment: ModelDeployment, purpose: str) -> str:
+def cluster_role_name(namespace: str, deployment: str, purpose: str) -> str:
     """Of an object that is in no namespace. No other name has colons, so that no two deployments share one."""
-    return f"{names.DOMAIN}:{parts.namespace_of(deployment)}:{deployment.metadata.name}:{purpose}"
+    return f"{names.DOMAIN}:{namespace}:{deployment}:{purpose}"
 
 
 def picker_objects(
@@ -189,12 +189,14 @@ def _metrics_rights(deployment: ModelDeployment, router: Router) -> list[dict[st
 
     A namespace's Role can say neither.
     """
-    reader, reading = metrics_reader_name(deployment.metadata.name), cluster_role_name(deployment, "router-metrics")
+    namespace, deployed = parts.namespace_of(deployment), deployment.metadata.name
+    reader, reading = metrics_reader_name(deployed), cluster_role_name(namespace, deployed, "router-metrics")
     account = parts.owned(deployment, router, "v1", "ServiceAccount", reader)
     token = parts.owned(deployment, router, "v1", "Secret", reader, {"kubernetes.io/service-account.name": reader})
-    picker = parts.router_name(deployment.metadata.name)
+    picker = parts.router_name(deployed)
+    delegating = cluster_role_name(namespace, deployed, "router")
     return [
-        _cluster_binding(deployment, router, cluster_role_name(deployment, "router"), "system:auth-delegator", picker),
+        _cluster_binding(deployment, router, delegating, "system:auth-delegator", picker),
         {**account, "automountServiceAccountToken": False},
         {**token, "type": "kubernetes.io/service-account-token"},
         {

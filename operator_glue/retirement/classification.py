@@ -168,7 +168,7 @@ def _half(member: Member) -> Unanswerable | None:
 # ---- the replica
 
 
-def _size(member: Member) -> int | None:
+def deployed_size(member: Member) -> int | None:
     """The Pods of its replica, as it was told at its start; None where it was told nothing that is a number."""
     told = _env(_main(member.pod)).get(names.REPLICA_SIZE_ENV)
     if told is None:
@@ -177,9 +177,9 @@ def _size(member: Member) -> int | None:
 
 
 def _leader(alive: Sequence[Member]) -> Member | Unanswerable:
-    sizes = {_size(member) for member in alive}
+    sizes = {deployed_size(member) for member in alive}
     if len(sizes) > 1 or None in sizes:
-        told = ", ".join(f"{member.name} {_size(member)}" for member in alive)
+        told = ", ".join(f"{member.name} {deployed_size(member)}" for member in alive)
         return Unanswerable(Reason.MEMBERS_DISAGREE, f"The replica's size, as each member was told it: {told}.")
     (size,) = sizes
     leaders = [member for member in alive if member.index == 0]

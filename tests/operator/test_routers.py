@@ -228,7 +228,7 @@ def test_what_is_in_no_namespace_has_no_owner_and_a_name_of_its_own() -> None:
     assert not {item["metadata"]["name"] for item in cluster(md)} & {
         item["metadata"]["name"] for item in cluster(other)
     }
-    assert cluster_role_name(md, "router") == "drainagent.io:models:llama:router"
+    assert cluster_role_name("models", "llama", "router") == "drainagent.io:models:llama:router"
     owned = [item for item in router_objects(md, FACTS)[0] if "namespace" in item["metadata"]]
     assert all(item["metadata"]["ownerReferences"][0]["uid"] == UID for item in owned)
 

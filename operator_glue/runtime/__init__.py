@@ -1,0 +1,1 @@
+"""The process: caches, passes, leader election, what it shows of itself."""
