@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the images with buildah: no daemon, no registry, no container is run.
-# images/build.sh [OPTIONS] carrier|carrier-python|standin|standin-agent|all...
+# images/build.sh [OPTIONS] carrier|carrier-python|standin|standin-agent|operator|all...
 # images/build.sh [OPTIONS] [--tag NAME] engine BASE
 # images/build.sh [--arch ARCH] copier FILE
-#   --tag-prefix P   images are P/agent and P/standin (drainagent)
+#   --tag-prefix P   images are P/agent, P/standin and P/operator (drainagent)
 #   --arch ARCH      amd64 or arm64 (this machine's); another one's tags end in -ARCH
 #   --archive DIR    also DIR/*.tar, one docker-archive an image
 #   --format F       of the archives: docker-archive or oci-archive
@@ -30,8 +30,8 @@ while [ $# -gt 0 ]; do
     --any-python) pythons=() && shift ;;
     engine) targets+=(engine) && base=${2:?engine BASE} && shift 2 ;;
     copier) targets+=(copier) && copier=$(given "${2:?copier FILE}") && shift 2 ;;
-    all) targets+=(carrier carrier-python standin standin-agent) && shift ;;
-    carrier | carrier-python | standin | standin-agent) targets+=("$1") && shift ;;
+    all) targets+=(carrier carrier-python standin standin-agent operator) && shift ;;
+    carrier | carrier-python | standin | standin-agent | operator) targets+=("$1") && shift ;;
     *) usage ;;
   esac
 done
@@ -99,6 +99,14 @@ standin() {
   image "$prefix/standin:$version$suffix" images/standin/Containerfile "$ours AND $debian AND GPL-3.0-or-later"
 }
 
+operator() {
+  context
+  "$python" images/operator/build_root.py --arch "$arch" --output "$stage/context/root"
+  epoch=$(stat -c %Y "$stage/context/root/licenses/build.json")
+  image "$prefix/operator:$version$suffix" images/operator/Containerfile \
+    "$ours AND $debian AND PSF-2.0 AND MPL-2.0 AND GPL-3.0-or-later WITH GCC-exception-3.1"
+}
+
 engine() { # NAME BASE
   tree "$stage/tree"
   context
@@ -113,6 +121,7 @@ for target in "${targets[@]}"; do
     carrier) carrier "$version$suffix" "$ours" ;;
     carrier-python) carrier "$version-python$suffix" "$ours AND $debian" --with-python --arch "$arch" ;;
     standin) standin ;;
+    operator) operator ;;
     standin-agent) engine "$prefix/standin:$version-agent$suffix" "$prefix/standin:$version$suffix" ;;
     copier) copier "$copier" ;;
     engine) engine "${tag:-$prefix/engine:$version$suffix}" "$base" ;;

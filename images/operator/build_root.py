@@ -179,6 +179,9 @@ def _install_wheels(packages: Path, licenses: Path, arch: str) -> dict[str, str]
     for path in sorted(packages.rglob("*")):
         if path.is_file() and _WHEEL_LEFT_OUT.search(str(path.relative_to(packages))):
             path.unlink()
+    for path in packages.iterdir():
+        if path.is_file() and path.suffix not in (".py", ".so"):  # a project's README and the like
+            path.unlink()
     found = {}
     for folder in sorted(packages.glob("*.dist-info")):
         name, version = folder.name.removesuffix(".dist-info").split("-")

@@ -95,7 +95,10 @@ def shape(replica: Replica) -> Shape:
         return Shape.UNREADABLE
     if all(member.terminating for member in alive):
         return Shape.ENDING
-    size = max((deployed_size(member) or 1 for member in alive), default=1)
+    # One that goes because another stands in its place is no loss.
+    staying = {member.index for member in alive if not member.terminating}
+    alive = [member for member in alive if not (member.terminating and member.index in staying)]
+    size = max(deployed_size(member) or 1 for member in alive)
     missing = set(range(size)) - {member.index for member in alive}
     remains = any(not _is_left_behind(member) for member in replica.members if member.ended)
     if any(member.terminating for member in alive) or (remains and size > 1):

@@ -1,0 +1,1 @@
+"""The operator on the real cluster, end to end."""

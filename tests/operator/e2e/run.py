@@ -1,0 +1,64 @@
+"""Runs the suite and says at its end how many deletes were made and what was lost.
+
+    python tests/operator/e2e/run.py [--short] [PYTEST OPTIONS]
+
+--short: of the real engines, one case each. Exit status: 0; 1 when a case failed or a stream was lost that should not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+STANDIN = ["test_vllm_router.py", "test_sglang_gateway.py", "test_without_a_router.py", "test_installed.py"]
+
+
+def main(arguments: list[str]) -> int:
+    short = "--short" in arguments
+    options = [one for one in arguments if one != "--short"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "cases.jsonl"
+        report.touch()
+        environment = {**os.environ, "DRAINAGENT_E2E_REPORT": str(report)}
+
+        def pytest(*words: str) -> int:
+            command = [sys.executable, "-m", "pytest", *words, *options]
+            return subprocess.run(command, env=environment, check=False).returncode
+
+        # Two files beside each other; the real engines have the machine to themselves.
+        status = pytest("-n", "2", "--dist", "loadfile", *(str(HERE / name) for name in STANDIN))
+        picked = ["-k", "scaled_down or pod_deleted"] if short else []
+        status = pytest(str(HERE / "test_real_engines.py"), *picked) or status
+        cases = [json.loads(line) for line in report.read_text().splitlines()]
+    return told(cases) or int(status != 0)
+
+
+def told(cases: list[dict[str, object]]) -> int:
+    """Prints what was done; 1 where something was lost."""
+    deletes = requests = 0
+    lost: list[str] = []
+    cut: list[str] = []
+    print(f"\n{'case':72} {'deletes':>7} {'streams':>7} {'lost':>5}")
+    for case in cases:
+        those, expected = case["lost"], case["expected"]
+        assert isinstance(those, list)
+        assert isinstance(expected, list)
+        print(f"{case['case']!s:72} {case['deletes']:>7} {case['requests']:>7} {len(those):>5}")
+        deletes += int(str(case["deletes"]))
+        requests += int(str(case["requests"]))
+        lost += [f"{case['case']}: {one}" for one in those]
+        cut += [f"{case['case']}: {one}" for one in expected]
+    print(f"\n{deletes} Pods deleted, {requests} streams, {len(lost)} lost")
+    print("\n".join(lost))
+    print(f"still running at G - 5, and so cut: {len(cut)}")
+    print("\n".join(cut))
+    return int(bool(lost))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
