@@ -132,7 +132,7 @@ def plan_pods(
         found = shape(replica)
         if found is Shape.UNREADABLE:
             draft.events.append(
-                Event("MemberUnreadable", f"Replica {key}: a Pod's labels were changed; it is left alone.", True)
+                Event("MemberUnreadable", f"Replica {key}: a Pod's labels were changed; it is left alone.", True, True)
             )
         elif found is Shape.ABSENT:
             at = not_before.get(key, now)

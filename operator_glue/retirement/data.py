@@ -380,11 +380,13 @@ Write = WriteStatus | SetServing | RouteOut | RouteIn | DeletePod | DeleteWorklo
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event on the ModelDeployment. ``reason``: CamelCase."""
+    """A Kubernetes Event on the ModelDeployment. ``reason``: CamelCase. ``lasts``: it says how things are, in each
+    pass for as long as they are so, and not what has happened."""
 
     reason: str
     message: str
     warning: bool = False
+    lasts: bool = False
 
 
 @dataclass(frozen=True)

@@ -198,8 +198,8 @@ class _Draft:
     def put(self, op: Operation | None) -> None:
         self.persisted = replace(self.persisted, operation=op)
 
-    def event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self.events.append(Event(reason, message, warning))
+    def event(self, reason: str, message: str, *, warning: bool = False, lasts: bool = False) -> None:
+        self.events.append(Event(reason, message, warning, lasts))
 
     def answer(self) -> Step:
         status = (WriteStatus(self.persisted),) if self.persisted != self.before else ()
@@ -406,7 +406,7 @@ def _take_retry(draft: _Draft) -> None:
         return
     request = read_retry(text)
     if isinstance(request, str):
-        draft.event("RetryIgnored", request, warning=True)
+        draft.event("RetryIgnored", request, warning=True, lasts=True)
         return
     op = _running(draft.persisted)
     if op is not None and op.key == request.key:
@@ -415,7 +415,9 @@ def _take_retry(draft: _Draft) -> None:
         return  # it may be wanted once this one has ended
     kept = next((one for one in draft.persisted.retained if one.key == request.key), None)
     if kept is None:
-        draft.event("RetryIgnored", f"{text!r} names no removal that was aborted and is kept.", warning=True)
+        draft.event(
+            "RetryIgnored", f"{text!r} names no removal that was aborted and is kept.", warning=True, lasts=True
+        )
     elif kept.retry_token == request.token:
         draft.effects.append(ClearRetry(text))
     elif op is None and not _wanted(request.key, draft.seen):

@@ -124,7 +124,7 @@ class Controller:
         thing = writer.thing
         placed, events = self._placed(thing), _odd(self._placed(thing))
         persisted, faults = from_status(thing.get("status"))
-        events += [Event("StatusUnreadable", sentence, True) for sentence in faults]
+        events += [Event("StatusUnreadable", sentence, True, True) for sentence in faults]
         result = await self._retire(writer, deployment, placed, persisted)
         events += result.events
         now = self.clock()
@@ -216,7 +216,7 @@ class Controller:
             trouble = await self._apply(uid, namespace, thing)
             if trouble is not None:
                 troubles.append(trouble)
-                events.append(Event(trouble.why.word, trouble.message, True))
+                events.append(Event(trouble.why.word, trouble.message, True, True))
         there = {key for key, replica in placed.replicas.items() if replica.members}
         services = [one for one in self.caches.services.of(_key(writer.thing)) if controller_uid(one) == uid]
         left = services_to_remove(services, planned.wanted.named, there)
@@ -225,7 +225,7 @@ class Controller:
         if self._pruned.get(uid) != planned.wanted.named:  # once for each change, and at the start
             await self.keeper.remove(uid, namespace, router)
             self._pruned[uid] = planned.wanted.named
-            events += [Event("SpecWarning", f"{one.path}: {one.message}", True) for one in planned.warnings]
+            events += [Event("SpecWarning", f"{one.path}: {one.message}", True, True) for one in planned.warnings]
         return troubles
 
     async def _apply(self, uid: str, namespace: str, thing: Object) -> Trouble | None:
@@ -265,7 +265,7 @@ class Controller:
         await asyncio.gather(*(create(one) for one in creates))
         if made:
             events.append(Event("ReplicasCreated", f"Created: {', '.join(map(str, sorted(made)))}."))
-        events += [Event("CreateRefused", trouble.message, True) for trouble in troubles]
+        events += [Event("CreateRefused", trouble.message, True, True) for trouble in troubles]
         return troubles
 
     def _not_before(self, thing: Object, planned: Planned, placed: Placed) -> dict[Key, float]:
@@ -296,7 +296,7 @@ class Controller:
             trouble=Trouble(Why.INVALID_SPEC, fault),
         )
         await writer.write_status(status_of(writer.thing.get("status") or {}, seen, self.clock()))
-        await self.recorder.tell(writer.thing, Event(Why.INVALID_SPEC.word, fault, True))
+        await self.recorder.tell(writer.thing, Event(Why.INVALID_SPEC.word, fault, True, True))
 
     async def _remove(self, writer: Writer) -> Outcome:
         thing = writer.thing
@@ -330,7 +330,7 @@ class Controller:
             blocked=None,
             deleting=True,
         )
-        await self.recorder.tell(thing, Event("Removing", "Its Pods are deleted and drain by their hooks."))
+        await self.recorder.tell(thing, Event("Removing", "Its Pods are deleted and drain by their hooks.", lasts=True))
         await writer.write_status(status_of(thing.get("status") or {}, seen, self.clock()))
         return Outcome(self.clock() + REMOVAL_S if plan.router else None)
 
@@ -430,10 +430,17 @@ def _taken(persisted: Persisted) -> tuple[Key | None, frozenset[Key]]:
 def _odd(placed: Placed) -> list[Event]:
     """What another hand has made or changed: told, and left alone."""
     found = [
-        Event("ForeignPod", f"Pod {name} has this deployment's labels and is not its own: it is not counted.", True)
+        Event(
+            "ForeignPod", f"Pod {name} has this deployment's labels and is not its own: it is not counted.", True, True
+        )
         for name in placed.strangers
     ]
     return found + [
-        Event("PodUnplaced", f"Pod {one.name} is this deployment's, but its labels name no replica: left alone.", True)
+        Event(
+            "PodUnplaced",
+            f"Pod {one.name} is this deployment's, but its labels name no replica: left alone.",
+            True,
+            True,
+        )
         for one in placed.unplaced
     ]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from operator_glue.kube import EVENTS, Conflict, Kube, KubeError, NotFound
+from operator_glue.kube import EVENTS, Kube, KubeError
 from operator_glue.model import API_VERSION, KIND
 from operator_glue.names import MANAGED_BY
 from operator_glue.retirement.data import Event
 
-#: The same event is told again after so long, as one that happened once more.
+#: What lasts is told again after so long: Kubernetes keeps events for an hour.
 REPEAT_S = 300.0
 #: Kubernetes' bound on an event's message.
 _MESSAGE_CHARS = 1024
@@ -28,16 +28,15 @@ class Recorder:
 
     def __init__(self, kube: Kube, instance: str, clock: Callable[[], float]) -> None:
         self._kube, self._instance, self._clock = kube, instance, clock
-        #: By event: when it was told last, its object's name, and how often.
-        self._told: dict[str, tuple[float, str, int]] = {}
+        #: By event: when it was told last.
+        self._told: dict[str, float] = {}
 
     async def tell(self, about: Mapping[str, Any], event: Event) -> None:
         """``about``: the ModelDeployment."""
         metadata, now = about["metadata"], self._clock()
         message = event.message[:_MESSAGE_CHARS]
         key = hashlib.sha256(repr((metadata["uid"], event.reason, message)).encode()).hexdigest()[:16]
-        told_at, name, count = self._told.get(key, (float("-inf"), "", 0))
-        if now - told_at < REPEAT_S:
+        if event.lasts and now - self._told.get(key, float("-inf")) < REPEAT_S:
             return
         _log.log(
             logging.WARNING if event.warning else logging.INFO,
@@ -46,28 +45,16 @@ class Recorder:
             message,
             extra={"object": f"{metadata['namespace']}/{metadata['name']}"},
         )
-        stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        name = name or f"{metadata['name']}.{key}{int(now * 1000):x}"[-253:]
-        try:
-            if count:
-                change = {"count": count + 1, "lastTimestamp": stamp}
-                try:
-                    await self._kube.patch(EVENTS, metadata["namespace"], name, change)
-                except NotFound:  # Kubernetes keeps events for an hour
-                    count = 0
-            if not count:
-                await self._kube.create(
-                    EVENTS,
-                    metadata["namespace"],
-                    self._body(metadata, name, event.reason, message, stamp, event.warning),
-                )
-        except Conflict:
-            pass
-        except KubeError as error:
-            _log.warning("the event %s of %s is not written: %s", event.reason, metadata["name"], error)
         while len(self._told) >= _REMEMBERED:
             self._told.pop(next(iter(self._told)))
-        self._told[key] = (now, name, count + 1)
+        self._told[key] = now
+        stamp = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        name = f"{metadata['name']}.{key}{int(now * 1000):x}"[-253:]
+        body = self._body(metadata, name, event.reason, message, stamp, event.warning)
+        try:
+            await self._kube.create(EVENTS, metadata["namespace"], body)
+        except KubeError as error:
+            _log.warning("the event %s of %s is not written: %s", event.reason, metadata["name"], error)
 
     def _body(
         self, about: Mapping[str, Any], name: str, reason: str, message: str, stamp: str, warning: bool

@@ -255,6 +255,15 @@ mode: iptables
 clusterCIDR: $pod_net
 conntrack: {maxPerCore: 0, tcpCloseWaitTimeout: 0s, tcpEstablishedTimeout: 0s}
 Y
+  # What the operator asks, for the test that holds its rights against it (tests/operator/e2e).
+  cat >"$rig/audit.yaml" <<Y
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, userGroups: ["system:serviceaccounts:drainagent-system"]}
+- {level: None}
+Y
   cat >"$rig/Corefile" <<C
 .:53 {
   bind $node_ip
@@ -282,7 +291,8 @@ start_control_plane() {
     --requestheader-client-ca-file "$pki/ca.crt" --requestheader-allowed-names front-proxy \
     --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
     --requestheader-extra-headers-prefix X-Remote-Extra- --proxy-client-cert-file "$pki/front-proxy.crt" \
-    --proxy-client-key-file "$pki/front-proxy.key" --enable-aggregator-routing
+    --proxy-client-key-file "$pki/front-proxy.key" --enable-aggregator-routing \
+    --audit-policy-file "$rig/audit.yaml" --audit-log-path "$log/audit.log"
   wait_for 60 "API server" kubectl get --raw /readyz
 }
 

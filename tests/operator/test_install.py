@@ -26,6 +26,7 @@ from drainagent.podspec import (
     read_hook,
 )
 from operator_glue import install
+from operator_glue.cli import cli
 from operator_glue.facts import ClusterFacts
 from operator_glue.install import RULES, Scope, Settings, granted, held, manifests, run_arguments
 from operator_glue.manifest import read_manifests, write_manifests
@@ -51,6 +52,18 @@ SETTINGS = [
     )
     if not (inject_only and namespaces)
 ]
+#: Everything said otherwise.
+FULL = Settings(
+    namespaces=("models", "more", "models"),
+    cert_manager=True,
+    llm_d=False,
+    kueue=False,
+    delivery=Delivery.IMAGE_VOLUME,
+    agent_image=AgentImage("registry.corp/agent:1", "Always", ("pull", "this")),
+    own_python=True,
+    routing_proxy_image="registry.corp/proxy:1",
+    mesh_classic_sidecar=True,
+)
 #: What a ClusterRole may say in a namespaced installation: nothing of what is in namespaces.
 OUTSIDE = {"clusterroles", "clusterrolebindings", "tokenreviews", "subjectaccessreviews"}
 OUTSIDE |= {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
@@ -198,17 +211,7 @@ def test_the_settings_are_passed_on() -> None:
         f"--agent-image=drainagent/agent:{__version__}",
         "--agent-image-pull-policy=IfNotPresent",
     ]
-    settings = Settings(
-        namespaces=("models", "more", "models"),
-        cert_manager=True,
-        llm_d=False,
-        kueue=False,
-        delivery=Delivery.IMAGE_VOLUME,
-        agent_image=AgentImage("registry.corp/agent:1", "Always", ("pull", "this")),
-        own_python=True,
-        routing_proxy_image="registry.corp/proxy:1",
-        mesh_classic_sidecar=True,
-    )
+    settings = FULL
     assert run_arguments(settings) == [
         "run",
         "--delivery=image-volume",
@@ -231,10 +234,21 @@ def test_the_settings_are_passed_on() -> None:
     assert run_arguments(Settings(inject_only=True))[-1] == "--inject-only"
 
 
-def test_it_learns_its_own_name_and_namespace() -> None:
+@pytest.mark.parametrize("settings", [*SETTINGS, FULL], ids=str)
+def test_run_takes_every_option(settings: Settings) -> None:
+    command, *options = run_arguments(settings)
+    found = cli.commands[command].make_context(command, options)
+    assert found.params["namespaces"] == tuple(dict.fromkeys(settings.namespaces))
+    assert (found.params["inject_only"], found.params["delivery"]) == (settings.inject_only, settings.delivery.value)
+    if not settings.inject_only:
+        assert (found.params["llm_d"], found.params["kueue"]) == (settings.llm_d, settings.kueue)
+
+
+def test_it_learns_its_own_name_namespace_and_address() -> None:
     (container,) = pod(Settings())["containers"]
     fields = {item["name"]: item["valueFrom"]["fieldRef"]["fieldPath"] for item in container["env"]}
-    assert fields == {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+    expected = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
+    assert fields == expected
 
 
 # ---- certificates, webhooks
