@@ -18,7 +18,16 @@ from drainagent.catalogue import ENGINES
 from drainagent.reasons import Reason
 from drainagent.verdict import LOAD_READS
 from drainagent.window import LEADER_GONE_READS
-from operator_glue.reference import admission_table, protocol_table, reason_table
+from operator_glue.reference import (
+    admission_table,
+    condition_table,
+    event_table,
+    key_table,
+    protocol_table,
+    reason_table,
+    rights_table,
+)
+from operator_glue.runtime.metrics import Metrics
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
@@ -196,6 +205,14 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def metric_table() -> str:
+    """Of the operator."""
+    lines = ["| metric | kind | labels | meaning |\n", "| --- | --- | --- | --- |\n"]
+    for name, kind, labels, text in sorted(Metrics().described()):
+        lines.append(f"| `{name}` | {kind} | {', '.join(labels)} | {text} |\n")
+    return "".join(lines)
+
+
 FIRST, LAST = "<!-- made by `make docs` from here -->\n", "<!-- to here -->\n"
 
 
@@ -227,6 +244,9 @@ def pages() -> dict[str, str]:
         "measured.md": measured(reports),
         "operator.md": with_tables("operator.md", admission_table()),
         "retirement.md": with_tables("retirement.md", protocol_table(), reason_table()),
+        "running.md": with_tables(
+            "running.md", condition_table(), event_table(), key_table(), metric_table(), rights_table()
+        ),
     }
 
 

@@ -161,7 +161,9 @@ _M, _L, _K = Needed.MODELS, Needed.LLM_D, Needed.KUEUE
 _C, _W, _O = Scope.CLUSTER, Scope.WATCHED, Scope.OWN
 
 RULES: tuple[Rule, ...] = (
-    Rule(_W, GROUP, (PLURAL,), (*_READ, "patch"), _M, "its finalizer, and the retry annotation that it clears"),
+    Rule(
+        _W, GROUP, (PLURAL,), ("list", "watch", "patch"), _M, "its finalizer, and the retry annotation that it clears"
+    ),
     Rule(_W, GROUP, (f"{PLURAL}/status",), ("patch",), _M, "the status, under optimistic lock"),
     Rule(_W, GROUP, (f"{PLURAL}/finalizers",), ("update",), _M, "owner references that block a deletion", held=True),
     Rule(_W, "", ("pods",), (*_READ, "create", "patch", "delete"), _M, "replicas; the serving label is patched"),
@@ -176,12 +178,15 @@ RULES: tuple[Rule, ...] = (
     Rule(_W, "", ("services",), _WATCH_AND_KEEP, _M, "of roles, replicas and routers"),
     Rule(_W, "", ("serviceaccounts",), _KEEP, _M, "the router's"),
     Rule(_W, "", ("secrets",), ("get",), _M, "the key of the router's API, which it is asked with"),
-    Rule(_W, "", ("events",), ("create", "patch"), _M, "what is told on a ModelDeployment"),
+    Rule(_W, "", ("events",), ("create",), _M, "what is told on a ModelDeployment"),
     Rule(_W, "apps", ("deployments",), _WATCH_AND_KEEP, _M, "the router's"),
     Rule(_W, _RBAC, ("roles", "rolebindings"), _KEEP, _M, "what the router may do: read Pods"),
-    Rule(_W, "discovery.k8s.io", ("endpointslices",), _READ, _M, "whether a withdrawn replica is out of each Service"),
-    Rule(_W, _KUEUE, ("workloads",), (*_READ, "delete"), _K, "a replica's Workload goes with it"),
-    Rule(_W, _POOLS, ("inferencepools",), _WATCH_AND_KEEP, _L, "the picker's"),
+    Rule(
+        _W, "discovery.k8s.io", ("endpointslices",), ("list",), _M, "whether a withdrawn replica is out of each Service"
+    ),
+    Rule(_W, _KUEUE, ("workloads",), ("list", "watch", "delete"), _K, "a replica's Workload goes with it"),
+    Rule(_W, _POOLS, ("inferencepools",), _KEEP, _L, "the picker's"),
+    Rule(_W, _POOLS, ("inferencepools",), ("list", "watch"), _L, "the picker watches its own", held=True),
     Rule(_W, "", ("secrets",), ("create", "patch", "delete"), _L, "the token for the picker's metrics page"),
     *(
         Rule(
@@ -198,6 +203,7 @@ RULES: tuple[Rule, ...] = (
         "several pickers elect a leader",
         held=True,
     ),
+    Rule(_W, "", ("events",), ("patch",), _L, "and tell of it", held=True),
     Rule(
         _C,
         _RBAC,

@@ -1,14 +1,19 @@
-"""The docs' tables of what is checked of a ModelDeployment and of the retirement protocol, made from the code. Pure."""
+"""The docs' tables of the operator: checks, the protocol, conditions, events, rights. Made from the code. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from operator_glue.admission import WEBHOOK_RULES
 from operator_glue.crd import schema
 from operator_glue.faults import Where
+from operator_glue.install import Rule, Settings, rules
+from operator_glue.names import RETRY_ANNOTATION, ROLL_ANNOTATION, SERVING_LABEL, SPEC_HASH_ANNOTATION
+from operator_glue.reconcile.conditions import Condition, Why
+from operator_glue.reconcile.events import EVENTS
+from operator_glue.reconcile.removal import FINALIZER
 from operator_glue.retirement.reasons import Reason
 from operator_glue.retirement.step import PROTOCOL
 
@@ -39,6 +44,57 @@ def reason_table() -> str:
     """A row for each reason of the protocol."""
     rows = [("reason", "the removal", "meaning"), ("---",) * 3]
     rows += [(f"`{reason.word}`", reason.effect.value, reason.sentence) for reason in Reason]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def condition_table() -> str:
+    """The conditions, then the reasons of Available and Progressing."""
+    rows = [("condition", "when True"), ("---",) * 2]
+    rows += [(f"`{one.word}`", one.sentence) for one in Condition]
+    reasons = [("reason", "meaning"), ("---",) * 2, *((f"`{one.word}`", one.sentence) for one in Why)]
+    return _table(rows) + "\n" + _table(reasons)
+
+
+def event_table() -> str:
+    return _table([("event", "tells"), ("---",) * 2, *((f"`{reason}`", text) for reason, text in EVENTS.items())])
+
+
+def key_table() -> str:
+    """What a user may write on a ModelDeployment or find on its objects."""
+    return _table(
+        [
+            ("key", "where", "meaning"),
+            ("---",) * 3,
+            (f"`{ROLL_ANNOTATION}`", "annotation of a ModelDeployment", "another value replaces every replica"),
+            (
+                f"`{RETRY_ANNOTATION}`",
+                "annotation of a ModelDeployment",
+                "`<role>:<ordinal>:<token>` tries a removal that was aborted again, once for each token",
+            ),
+            (f"`{FINALIZER}`", "finalizer of a ModelDeployment", "goes when its Pods have drained and nothing is left"),
+            (f"`{SERVING_LABEL}`", "label of a Pod", "what Services and routers select; taken away to withdraw it"),
+            (
+                f"`{SPEC_HASH_ANNOTATION}`",
+                "annotation of a Pod",
+                "what the spec decides of it; another replaces it",
+            ),
+        ]
+    )
+
+
+def rights_table() -> str:
+    """Of an installation with everything."""
+    head = [("where", "group", "resources", "verbs", "names", "why"), ("---",) * 6]
+    return _table([*head, *map(_right, rules(Settings()))])
+
+
+def _right(rule: Rule) -> tuple[str, ...]:
+    why = f"held, not used: {rule.why}" if rule.held else rule.why
+    resources, verbs, names = ", ".join(rule.resources), ", ".join(rule.verbs), ", ".join(rule.names)
+    return rule.scope.value, rule.group, resources, verbs, names, why
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -27,7 +27,7 @@ from operator_glue.render import replica_objects
 from operator_glue.render.command import front_port
 from operator_glue.render.router_parts import router_name
 from operator_glue.retirement.data import Event, Key, Observation, Operation, Persisted, State, Step
-from operator_glue.retirement.persisted import from_status
+from operator_glue.retirement.persisted import from_status, to_status
 from operator_glue.retirement.step import look, step
 from operator_glue.runtime.ahead import Ahead
 from operator_glue.runtime.cache import Store
@@ -36,7 +36,7 @@ from operator_glue.runtime.metrics import Metrics
 from operator_glue.runtime.objects import Keeper, Taken
 from operator_glue.runtime.reading import Planned, Reader
 from operator_glue.runtime.recorder import Recorder
-from operator_glue.runtime.writing import Writer
+from operator_glue.runtime.writing import Writer, merged
 
 #: Pods of a deployment that are made at the same time.
 CREATIONS = 8
@@ -162,7 +162,8 @@ class Controller:
             ),
             self.clock(),
         )
-        await writer.write_status(status)
+        # What another hand wrote into the protocol's part and cannot be read goes.
+        await writer.write_status(merged(status, to_status(result.persisted)))
         for event in events:
             await self.recorder.tell(writer.thing, event)
         self._show_held(writer.namespace, writer.name, result.persisted, result)

@@ -75,3 +75,13 @@ class Metrics:
             buckets=_ANSWER_BUCKETS,
             registry=registry,
         )
+
+    def described(self) -> list[tuple[str, str, tuple[str, ...], str]]:
+        """Name as it is exposed, kind, labels and text of each."""
+        found = []
+        for metric in vars(self).values():
+            if isinstance(metric, Counter | Gauge | Histogram):
+                (family,) = metric.describe()
+                name = f"{family.name}_total" if family.type == "counter" else family.name
+                found.append((name, family.type, tuple(metric._labelnames), family.documentation))
+        return found
