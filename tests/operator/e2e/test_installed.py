@@ -80,11 +80,11 @@ def installed(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     audit_log().write_text("")
     # What the webhooks' namespace opted in to is served once a replica is Ready.
-    kube.run("apply", "--server-side", "-f", "-", stdin=printed)
+    found.system.run("apply", "--server-side", "-f", "-", stdin=printed)
     found.system.wait(f"deployment/{NAME}", "condition=Available", 120)
     found.system.run("rollout", "status", f"deployment/{NAME}", "--timeout=120s")
     yield found
-    kube.run("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=without_definition(printed))
+    found.system.run("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=without_definition(printed))
     for plural in DEFINITIONS:
         kube.run("delete", "crd", f"{plural}.{DEFINITIONS[plural][0]}", "--ignore-not-found", "--wait=false")
 
