@@ -11,7 +11,7 @@ PARALLEL ?= -n auto --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo try test test-api test-routers test-pythons test-engines test-images test-tools test-cluster \
-  test-engine-pods test-protocol fuzz lint bench bench-render bench-retirement bench-tree docs measured agent-tree images cluster cluster-down clean
+  test-engine-pods test-protocol test-operator fuzz lint bench bench-render bench-retirement bench-tree docs measured agent-tree images cluster cluster-down clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -80,6 +80,11 @@ test-protocol: $(READY) cluster ## the retirement protocol: explored in full, th
 	$(BIN)/python tests/cluster/hook/images.py
 	$(BIN)/python -m pytest tests/operator/protocol $(TEST)
 
+test-operator: $(READY) cluster ## the operator end to end on the real cluster, stock routers and real engines (OPERATOR_TESTS=--short; root)
+	tests/cluster/engines/setup.sh
+	tests/engines/setup.sh both $(ENGINES)
+	DRAINAGENT_ENGINES=$(ENGINES) $(BIN)/python tests/operator/e2e/run.py $(OPERATOR_TESTS)
+
 fuzz: $(READY) ## coverage-guided fuzzers, FUZZ_S seconds each (60)
 	-@$(BIN)/pip install -q -e '.[fuzz]'
 	$(BIN)/python tests/fuzz/fuzz_page.py -max_total_time=$(FUZZ_S)
@@ -90,6 +95,7 @@ lint: $(READY) ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=images/agent-tree $(BIN)/mypy images/agent-tree/build.py images/agent-tree/debian_python.py images/standin/build_root.py
+	MYPYPATH=images/agent-tree $(BIN)/mypy images/operator/build_root.py images/operator/lock.py
 	$(BIN)/lint-imports
 
 bench: $(READY) ## CPU, memory and latency beside an inline urllib hook (BENCH="--quick")

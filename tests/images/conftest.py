@@ -34,7 +34,7 @@ def copier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def built_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the archives of all four images, and buildah's storage in ``storage``."""
+    """A folder with the archives of all five images, and buildah's storage in ``storage``."""
     folder = tmp_path_factory.mktemp("images")
     options: list[str | Path] = ["--any-python", "--root", folder / "storage", "--archive", folder, "all"]
     subprocess.run([imagekit.BUILD_IMAGES, *options], env={**os.environ, "PYTHON": sys.executable}, check=True)

@@ -19,7 +19,7 @@ from typing import Any
 from hook.images import AGENT, STANDIN
 from kube import Kube, KubectlError
 
-from e2e.router_images import image_of
+from e2e.router_images import ROUTERS, image_of
 from e2e.streams import Load, Stream
 
 Object = dict[str, Any]
@@ -98,7 +98,7 @@ class Stage:
             "engine": {"name": engine, "image": STANDIN},
             "roles": roles,
         }
-        if self.router is not None:
+        if self.router in ROUTERS:
             extra = ["--policy", "round_robin"]
             body["router"] = {"name": self.router, "image": image_of(self.router), "extraArgs": extra}
         body |= spec
