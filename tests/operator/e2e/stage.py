@@ -182,8 +182,11 @@ class Stage:
     def _is_listed(self) -> bool:
         """Every replica that serves, and no other."""
         host, port = self.front()
-        with urllib.request.urlopen(f"http://{host}:{port}/workers", timeout=5) as answer:
-            workers = json.load(answer)["workers"]
+        try:
+            with urllib.request.urlopen(f"http://{host}:{port}/workers", timeout=5) as answer:
+                workers = json.load(answer)["workers"]
+        except OSError:  # kube-proxy has not heard of the Service yet
+            return False
         listed = {str(worker["url"]).partition("//")[2].partition(":")[0] for worker in workers}
         return listed == {pod["status"]["podIP"] for pod in self.pods()}
 
