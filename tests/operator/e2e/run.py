@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STANDIN = ["test_vllm_router.py", "test_sglang_gateway.py", "test_without_a_router.py", "test_installed.py"]
+STANDIN = ["test_vllm_router.py", "test_sglang_gateway.py", "test_without_a_router.py", "test_installed.py", "test_lease.py"]
 
 
 def main(arguments: list[str]) -> int:
