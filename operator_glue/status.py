@@ -176,7 +176,7 @@ class ModelDeploymentStatus(_Status):
     conditions: Annotated[list[Annotated[Any, Kubernetes(_CONDITION)]], MapList(("type",))] = Field(
         default_factory=list, max_length=16
     )
-    """Ready, Progressing and RetirementBlocked."""
+    """Available, Progressing and RetirementBlocked."""
     retirement: Retirement | None = None
     """The removal that is under way, or the newest that was aborted and is kept."""
     retained: list[Retirement] = Field(default_factory=list, max_length=MAX_RETAINED)

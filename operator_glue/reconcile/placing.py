@@ -5,7 +5,7 @@ Whose a Pod is, its controller reference says, by UID; where it belongs, its lab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +40,15 @@ def is_of_router(pod: Mapping[str, Any]) -> bool:
 
 
 def place(
-    deployment: str, uid: str, pods: Iterable[Mapping[str, Any]], workloads: Iterable[Mapping[str, Any]] = ()
+    deployment: str,
+    uid: str,
+    pods: Iterable[Mapping[str, Any]],
+    workloads: Iterable[Mapping[str, Any]] = (),
+    member: Callable[[Mapping[str, Any]], Member] = member_of,
 ) -> Placed:
     """``deployment``, ``uid``: its name and UID. ``pods``: of its namespace, those that bear its labels or that it
-    controls; a router's are left out. ``workloads``: Kueue's, of the namespace."""
+    controls; a router's are left out. ``workloads``: Kueue's, of the namespace. ``member``: member_of, or what
+    remembers its answers."""
     members: dict[Key, list[Member]] = {}
     strangers, unplaced = [], []
     for pod in pods:
@@ -54,9 +59,9 @@ def place(
             if key is not None:
                 strangers.append(str(pod["metadata"]["name"]))
         elif key is None:
-            unplaced.append(member_of(pod))
+            unplaced.append(member(pod))
         else:
-            members.setdefault(key, []).append(member_of(pod))
+            members.setdefault(key, []).append(member(pod))
     found = {key: Replica(key, tuple(those)) for key, those in members.items()}
     for key, workload in _by_place(deployment, workloads, found).items():
         found[key] = Replica(key, found[key].members if key in found else (), workload)

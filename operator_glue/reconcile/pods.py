@@ -79,7 +79,11 @@ def is_ready(member: Member) -> bool:
 
 def is_replica_ready(replica: Replica) -> bool:
     """All its members are there and Ready."""
-    return shape(replica) is Shape.WHOLE and all(is_ready(member) for member in replica.members if not member.ended)
+    return _are_ready(replica) and shape(replica) is Shape.WHOLE
+
+
+def _are_ready(replica: Replica) -> bool:
+    return all(is_ready(member) for member in replica.members if not member.ended)
 
 
 def is_as_specified(replica: Replica, spec_hash: str) -> bool:
@@ -120,16 +124,19 @@ def plan_pods(
     restores. ``not_before``: when a replica whose Pods end again and again is made anew."""
     draft = _Draft()
     wanted = {Key(role.name, ordinal): role for role in roles for ordinal in range(role.replicas)}
+    shapes = {key: shape(replica) for key, replica in replicas.items()}
     for key, replica in replicas.items():
         if key != running:
             draft.deletes += _remains(replica)
-            _lost(draft, replica)
-            _doubled(draft, replica)
+            if shapes[key] is Shape.LOST:
+                _lost(draft, replica)
+            if len(replica.members) > 1:
+                _doubled(draft, replica)
     for key, role in wanted.items():
         if key == running:
             continue
         replica = replicas.get(key) or Replica(key, ())
-        found = shape(replica)
+        found = shapes.get(key, Shape.ABSENT)
         if found is Shape.UNREADABLE:
             draft.events.append(
                 Event("MemberUnreadable", f"Replica {key}: a Pod's labels were changed; it is left alone.", True, True)
@@ -145,7 +152,7 @@ def plan_pods(
             draft.creates.append(CreateReplica(key, tuple(sorted(set(range(role.size)) - there))))
         elif found is Shape.WHOLE and key not in kept:
             draft.labels += _unlabelled(replica)
-    rollouts = {role.name: _roll(draft, role, replicas, running, kept) for role in roles}
+    rollouts = {role.name: _roll(draft, role, replicas, shapes, running, kept) for role in roles}
     return PodPlan(
         deletes=tuple(dict.fromkeys(draft.deletes)),
         creates=tuple(draft.creates),
@@ -187,8 +194,6 @@ def _delete(members: Sequence[Member]) -> list[DeletePod]:
 
 def _lost(draft: _Draft, replica: Replica) -> None:
     """The rest of a replica that has lost a member: its engine spans them all, so that nothing of it serves on."""
-    if shape(replica) is not Shape.LOST:
-        return
     rest = _delete([member for member in replica.members if not member.ended])
     if rest:
         draft.deletes += rest
@@ -228,6 +233,7 @@ def _roll(
     draft: _Draft,
     role: WantedRole,
     replicas: Mapping[Key, Replica],
+    shapes: Mapping[Key, Shape],
     running: Key | None,
     kept: AbstractSet[Key],
 ) -> Rollout:
@@ -239,13 +245,11 @@ def _roll(
         if key == running or key in kept:
             continue
         replica = replicas.get(key) or Replica(key, ())
-        found = shape(replica)
-        if found is Shape.WHOLE and not is_as_specified(replica, role.spec_hash):
-            outdated.append((is_replica_ready(replica), -ordinal, replica))
-        elif found is Shape.PARTIAL and not is_as_specified(replica, role.spec_hash):
-            outdated.append((False, -ordinal, replica))
+        found = shapes.get(key, Shape.ABSENT)
+        if found in (Shape.WHOLE, Shape.PARTIAL) and not is_as_specified(replica, role.spec_hash):
+            outdated.append((found is Shape.WHOLE and _are_ready(replica), -ordinal, replica))
         elif found is Shape.WHOLE:
-            not_ready |= not is_replica_ready(replica)
+            not_ready |= not _are_ready(replica)
         elif found is not Shape.UNREADABLE:
             waits = True
     if not outdated:

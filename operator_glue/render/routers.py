@@ -270,6 +270,12 @@ def _warnings(
             "spec.router.apiKeySecretRef",
             f"{name} asks no client for the key, and its own API stays open: it shows the key to the engines, {shown}",
         )
+    if router.name is RouterName.SGLANG_GATEWAY and "--dp-aware" in given:
+        yield Warning(
+            "spec.router.extraArgs",
+            f"--dp-aware: {name} 0.3.2 answers that it removes a worker of one rank and keeps it, so that retirements "
+            "abort",
+        )
     if _ASKS_CLIENTS in given:
         yield Warning(
             "spec.router.extraArgs",

@@ -6,7 +6,7 @@ A resourceVersion is opaque: it tells whether an object is the one that was writ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from operator_glue.kube import Object
 
@@ -16,11 +16,12 @@ FORGET_S = 60.0
 
 @dataclass(frozen=True)
 class _Written:
-    """``over``: the versions that it was written over; empty where it was made."""
+    """``over``: the versions that it was written over. ``unheard``: it was made, and no watch has told of it yet."""
 
     item: Object
     over: frozenset[str]
     until: float
+    unheard: bool
 
 
 class Ahead:
@@ -36,19 +37,22 @@ class Ahead:
         over = frozenset() if before is None else frozenset({_version(before)})
         if before is not None and former is not None:
             over |= former.over | {_version(former.item)}
-        self._written[uid] = _Written(after, over, self._clock() + FORGET_S)
+        unheard = before is None or (former is not None and former.unheard)
+        self._written[uid] = _Written(after, over, self._clock() + FORGET_S, unheard)
 
     def heard(self, uid: str) -> None:
         """The watch told of an object: one that was made is in the cache, or was."""
         known = self._written.get(uid)
-        if known is not None and not known.over:
-            del self._written[uid]
+        if known is not None and known.unheard:
+            self._written[uid] = replace(known, unheard=False)
 
     def latest(self, item: Object) -> Object:
         known = self._written.get(_uid(item))
         if known is None:
             return item
-        if _version(item) in known.over and self._clock() < known.until:
+        # What is being deleted is never whole again: what shows it whole is older, whoever wrote it in between.
+        is_behind = _version(item) in known.over or (_is_ending(known.item) and not _is_ending(item))
+        if is_behind and self._clock() < known.until:
             return known.item
         del self._written[_uid(item)]
         return item
@@ -60,13 +64,17 @@ class Ahead:
         for uid, known in list(self._written.items()):
             if now >= known.until:
                 del self._written[uid]
-            elif not known.over and uid not in found and is_among(known.item):
+            elif known.unheard and uid not in found and is_among(known.item):
                 found[uid] = known.item
         return list(found.values())
 
 
 def _uid(item: Object) -> str:
     return str(item["metadata"]["uid"])
+
+
+def _is_ending(item: Object) -> bool:
+    return item["metadata"].get("deletionTimestamp") is not None
 
 
 def _version(item: Object) -> str:

@@ -11,10 +11,13 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 
-from operator_glue.kube import Gone, Kube, KubeError, Object, Resource
+from operator_glue.kube import Gone, Kube, KubeError, Object, Resource, Unreachable
 
 #: Between two attempts to watch, doubling; ± a fifth, so that replicas do not come back in step.
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
+#: Of HTTP: too much to do, or not well. Whatever else a watch is refused with may be due to the place it is to begin at,
+#: as in an etcd that was restored from a copy (504, "Too large resource version").
+_PASSING = (429, 500, 502, 503)
 
 Index = Callable[[Object], Iterable[str]]
 #: Called with the object before and after a change; None: it was, or is, not there.
@@ -97,9 +100,12 @@ class Reflector:
         while True:
             began_at = version
             version, error = await self._follow(version)
-            if isinstance(error, Gone):
+            if isinstance(error, Gone) and began_at:
                 _log.info("%s are listed anew: %s", self._resource.plural, error)
-            elif error is not None:
+            elif error is None:
+                if version == began_at:  # nothing came, as from a server that is going away
+                    await self._sleep(FIRST_RETRY_S * self._jitter())
+            else:
                 retry_s = FIRST_RETRY_S if version != began_at else min(2 * retry_s, LAST_RETRY_S)
                 _log.warning("%s are not watched for %.0f s: %s", self._resource.plural, retry_s, error)
                 await self._sleep(retry_s * self._jitter())
@@ -114,11 +120,10 @@ class Reflector:
                 async for kind, item in events:
                     version = str(item["metadata"]["resourceVersion"])
                     self._take(kind, item)
-        except Gone as error:
-            return "", error
         except KubeError as error:
-            return version, error
-        except (KeyError, TypeError) as error:  # what came was no watch's
+            is_passing = isinstance(error, Unreachable) or error.status in _PASSING
+            return version if is_passing else "", error
+        except (KeyError, TypeError, AttributeError) as error:  # what came was no watch's
             return "", KubeError(f"an event without its object's {error}")
         return version, None
 

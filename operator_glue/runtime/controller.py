@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from operator_glue.kube import (
     PODS,
@@ -26,7 +27,8 @@ from operator_glue.reconcile.removal import FINALIZER, plan_removal
 from operator_glue.render import replica_objects
 from operator_glue.render.command import front_port
 from operator_glue.render.router_parts import router_name
-from operator_glue.retirement.data import Event, Key, Observation, Operation, Persisted, State, Step
+from operator_glue.retirement.data import Event, Key, Member, Observation, Operation, Persisted, State, Step
+from operator_glue.retirement.members import member_of
 from operator_glue.retirement.persisted import from_status, to_status
 from operator_glue.retirement.step import look, step
 from operator_glue.runtime.ahead import Ahead
@@ -96,6 +98,7 @@ class Controller:
     _remade: dict[tuple[str, Key], _Remade] = field(default_factory=dict)
     _pruned: dict[str, frozenset[Named]] = field(default_factory=dict)
     _held: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
+    _members: dict[str, Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._looker = Looker(self.kube, self.clock)
@@ -360,7 +363,19 @@ class Controller:
     def _place(self, thing: Object, pods: Iterable[Object]) -> Placed:
         metadata = thing["metadata"]
         workloads = self.caches.workloads.of(_key(thing))
-        return place(str(metadata["name"]), str(metadata["uid"]), pods, workloads)
+        return place(str(metadata["name"]), str(metadata["uid"]), pods, workloads, self._member)
+
+    def _member(self, pod: Mapping[str, Any]) -> Member:
+        """Made once for each version of a Pod: a pass looks at all of them, and one of them has changed."""
+        metadata = pod["metadata"]
+        known = self._members.get(metadata["uid"])
+        if known is None or known.resource_version != metadata["resourceVersion"]:
+            self._members[metadata["uid"]] = known = member_of(pod)
+        return known
+
+    def forget_pod(self, uid: str) -> None:
+        """It is gone."""
+        self._members.pop(uid, None)
 
     def _router_ready(self, writer: Writer, deployment: ModelDeployment) -> int | None:
         router = deployment.spec.router

@@ -289,6 +289,8 @@ class Process:
             if pod is not None:
                 self.ahead.heard(str(pod["metadata"]["uid"]))
                 self._add(_deployments_of(pod))
+        if before is not None and after is None:
+            self.controller.forget_pod(str(before["metadata"]["uid"]))
 
     def _object_changed(self, kind: str) -> Callable[[Object | None, Object | None], None]:
         def changed(before: Object | None, after: Object | None) -> None:

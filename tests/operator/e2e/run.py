@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STANDIN = ["test_vllm_router.py", "test_sglang_gateway.py", "test_without_a_router.py", "test_installed.py", "test_lease.py"]
+STANDIN = ("vllm_router", "sglang_gateway", "without_a_router", "installed", "lease")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
             return subprocess.run(command, env=environment, check=False).returncode
 
         # Two files beside each other; the real engines have the machine to themselves.
-        status = pytest("-n", "2", "--dist", "loadfile", *(str(HERE / name) for name in STANDIN))
+        status = pytest("-n", "2", "--dist", "loadfile", *(str(HERE / f"test_{name}.py") for name in STANDIN))
         picked = ["-k", "scaled_down or pod_deleted"] if short else []
         status = pytest(str(HERE / "test_real_engines.py"), *picked) or status
         cases = [json.loads(line) for line in report.read_text().splitlines()]

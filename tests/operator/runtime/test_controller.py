@@ -268,6 +268,7 @@ def test_pods_that_end_again_and_again_are_made_later_each_time() -> None:
         for pod in world.kube.pods():
             pod["status"] = {"phase": "Failed"}
             pod["spec"]["nodeName"] = "n1"
+            pod["metadata"]["resourceVersion"] += "f"
         world.kube.kubelet()
         world.now += 1.0
     gaps = [later - earlier for earlier, later in itertools.pairwise(made)]

@@ -84,15 +84,15 @@ def test_own_writes_are_seen_and_nothing_goes_back(history: tuple[str, ...]) -> 
     for order in orders(history):
         cluster = Cluster([])
         ahead = Ahead(lambda: cluster.now)  # noqa: B023
-        alone, written = True, -1
+        alone, written, deleted = True, -1, False
         for is_write in order:
             if is_write:
                 write = history[len(cluster.versions)]
                 mine = _write(cluster, ahead, write)
-                if write.startswith("their") or write == "gone":
-                    alone = False
                 if mine:
-                    written = len(cluster.versions) - 1
+                    written, deleted = len(cluster.versions) - 1, deleted or write == "delete"
+                elif write != "there":
+                    alone = False
             else:
                 cluster.heard += 1
                 ahead.heard(UID)
@@ -107,7 +107,7 @@ def test_own_writes_are_seen_and_nothing_goes_back(history: tuple[str, ...]) -> 
                 assert cluster.place(shown[0]) >= written, f"a write of ours is not seen: {told}"
             if cluster.heard and cluster.versions[cluster.heard - 1] is None:
                 assert not shown, f"it is gone: {told}"
-            if shown and _deleted_at(history) <= written:
+            if shown and deleted:
                 assert shown[0]["metadata"].get("deletionTimestamp"), f"our delete is not seen: {told}"
 
 
@@ -125,10 +125,6 @@ def _write(cluster: Cluster, ahead: Ahead, write: str) -> bool:
         ahead.wrote(shown[0], after)
         return True
     return False
-
-
-def _deleted_at(history: tuple[str, ...]) -> int:
-    return history.index("delete") if "delete" in history else len(history)
 
 
 def test_an_answer_that_comes_after_the_watch_changes_nothing() -> None:
