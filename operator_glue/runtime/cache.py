@@ -15,8 +15,8 @@ from operator_glue.kube import Gone, Kube, KubeError, Object, Resource, Unreacha
 
 #: Between two attempts to watch, doubling; ± a fifth, so that replicas do not come back in step.
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
-#: Of HTTP: too much to do, or not well. Whatever else a watch is refused with may be due to the place it is to begin at,
-#: as in an etcd that was restored from a copy (504, "Too large resource version").
+#: Of HTTP: too much to do, or not well. Whatever else a watch is refused with may be due to the place that it is to
+#: begin at, as where etcd was restored from a copy (504, "Too large resource version").
 _PASSING = (429, 500, 502, 503)
 
 Index = Callable[[Object], Iterable[str]]

@@ -39,6 +39,19 @@ class Installed(Operator):
         self.system = Kube(kube.kubeconfig, kube.kubectl, SYSTEM)
         self.log.touch()
 
+    def install(self, *options: str) -> None:
+        command = [sys.executable, "-m", "operator_glue", "install", *options]
+        command += ["--image", OPERATOR, "--image-pull-policy", "Never"]
+        command += ["--agent-image", AGENT, "--agent-image-pull-policy", "Never"]
+        self.printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        self.system.run("apply", "--server-side", "-f", "-", stdin=self.printed)
+        self.system.run("rollout", "status", f"deployment/{NAME}", "--timeout=120s", timeout=130)
+
+    def uninstall(self) -> None:
+        """But for the CustomResourceDefinition: other suites are at work with it."""
+        rest = "---\n".join(one for one in self.printed.split("---\n") if "kind: CustomResourceDefinition" not in one)
+        self.system.run("delete", "--ignore-not-found", "-f", "-", stdin=rest, timeout=120)
+
     def read_log(self) -> str:
         text = self.system.run("logs", "-l", f"app.kubernetes.io/name={NAME}", "--tail=-1", "--prefix")
         self.log.write_text(text)
@@ -75,23 +88,12 @@ def installed(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     kube.apply([definition(plural) for plural in DEFINITIONS], server_side=True)
     found = Installed(kube, tmp_path_factory.mktemp("installed"))
     found.system.delete_namespace(timeout=120)
-    command = [sys.executable, "-m", "operator_glue", "install", "--image", OPERATOR, "--image-pull-policy", "Never"]
-    command += ["--agent-image", AGENT, "--agent-image-pull-policy", "Never"]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     audit_log().write_text("")
-    # What the webhooks' namespace opted in to is served once a replica is Ready.
-    found.system.run("apply", "--server-side", "-f", "-", stdin=printed)
-    found.system.wait(f"deployment/{NAME}", "condition=Available", 120)
-    found.system.run("rollout", "status", f"deployment/{NAME}", "--timeout=120s")
+    found.install()
     yield found
-    found.system.run("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=without_definition(printed))
+    found.uninstall()
     for plural in DEFINITIONS:
         kube.run("delete", "crd", f"{plural}.{DEFINITIONS[plural][0]}", "--ignore-not-found", "--wait=false")
-
-
-def without_definition(printed: str) -> str:
-    """Other suites are at work with it."""
-    return "---\n".join(one for one in printed.split("---\n") if "kind: CustomResourceDefinition" not in one)
 
 
 def audit_log() -> Path:
@@ -199,12 +201,12 @@ def test_refused_and_warned(stage: Stage) -> None:
     assert "--disable-log-stats" in done.stderr
 
 
-def test_injected(stage: Stage) -> None:
-    """A Pod that another platform rendered, in a namespace that has not opted in, by its own label."""
-    pod = {
+def foreign_pod(name: str) -> Object:
+    """As another platform renders it, opted in by its own label."""
+    return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "foreign", "labels": {"drainagent.io/inject": "true"}},
+        "metadata": {"name": name, "labels": {"drainagent.io/inject": "true"}},
         "spec": {
             "terminationGracePeriodSeconds": 45,
             "containers": [
@@ -212,7 +214,10 @@ def test_injected(stage: Stage) -> None:
             ],
         },
     }
-    (made,) = stage.kube.apply(pod)
+
+
+def test_injected(stage: Stage) -> None:
+    (made,) = stage.kube.apply(foreign_pod("foreign"))
     hook = made["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert hook[-2:] == ["--grace", "45"]
     assert made["spec"]["terminationGracePeriodSeconds"] == 45
@@ -287,3 +292,16 @@ def test_no_right_is_unused(stage: Stage, installed: Installed) -> None:
 def used_names(settings: Settings) -> set[tuple[str, ...]]:
     """Rights that are held for others and used as well."""
     return {right[:4] for right in granted(settings) - held(settings)}
+
+
+def test_inject_only(stage: Stage, installed: Installed) -> None:
+    """Installed anew as the webhook alone: it gives Pods the hook and has no other right."""
+    installed.uninstall()
+    installed.install("--inject-only")
+    assert "kind: CustomResourceDefinition" not in installed.printed
+    (made,) = stage.kube.apply(foreign_pod("injected"))
+    assert "preStop" in made["spec"]["containers"][0]["lifecycle"]
+    stage.kube.delete("pod/injected", wait=False)
+    with pytest.raises(KubectlError, match=r"forbidden"):
+        stage.kube.run("get", "pods", f"--as=system:serviceaccount:{SYSTEM}:{NAME}")
+    assert "forbidden" not in installed.read_log()

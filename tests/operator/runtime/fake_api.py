@@ -130,6 +130,7 @@ class FakeApi:
         self._history: list[_Event] = []
         self._faults: list[_Fault] = []
         self._watches: list[_Watch] = []
+        self._begun: list[tuple[Resource, str]] = []
         self._held: set[Resource] = set()
         self._uids = itertools.count(1)
         self._waiting: list[asyncio.Future[None]] = []
@@ -248,10 +249,8 @@ class FakeApi:
     # ---- watches
 
     def watched(self, resource: Resource) -> list[str]:
-        """The version that each watch so far was begun at."""
-        return [
-            call.query["resourceVersion"] for call in self.calls if call.resource == resource and "watch" in call.query
-        ]
+        """The version that each watch so far was to begin at: those that run, that have ended, that were refused."""
+        return [version for begun, version in self._begun if begun == resource]
 
     def hold(self, *resources: Resource) -> None:
         """Their watches are silent: whoever watches stays behind."""
@@ -284,6 +283,11 @@ class FakeApi:
         self.version += 1
         self.oldest = self.version
 
+    def restore(self, version: int) -> None:
+        """As etcd from a copy: versions are given out from there on once more."""
+        self.version = version
+        self._history.clear()
+
     # ---- requests
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -310,6 +314,8 @@ class FakeApi:
         if fault is not None and fault.before is not None:
             fault.before()
         if fault is not None and fault.refusal is not None:
+            if "watch" in call.query:
+                self._begun.append((call.resource, call.query["resourceVersion"]))
             raise fault.refusal
         if call.subresource == "exec":
             return await self._exec(request, call)
@@ -463,10 +469,12 @@ class FakeApi:
 
     async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
         assert call.resource is not None
-        at = int(call.query["resourceVersion"])
+        version = call.query["resourceVersion"]
+        at = int(version)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
+        self._begun.append((call.resource, version))
         if at < self.oldest:
             gone = _status(410, f"too old resource version: {at} ({self.oldest})")
             await response.write(_line("ERROR", gone))

@@ -13,7 +13,7 @@ from fake_api import FakeApi, serving
 
 from operator_glue import names
 from operator_glue.facts import ClusterFacts
-from operator_glue.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, SERVICES, WORKLOADS, Kube, Object, Resource
+from operator_glue.kube import DEPLOYMENTS, EVENTS, MODEL_DEPLOYMENTS, PODS, SERVICES, WORKLOADS, Kube, Object, Resource
 from operator_glue.model import API_VERSION, KIND
 from operator_glue.runtime.ahead import Ahead
 from operator_glue.runtime.cache import Changed, Reflector, Store
@@ -63,8 +63,13 @@ class Operator:
             DEPLOYMENTS: self.caches.routers,
             WORKLOADS: self.caches.workloads,
         }
-        clock = lambda: self.now  # noqa: E731
-        check = lambda: self.may_write()  # noqa: E731
+
+        def clock() -> float:
+            return self.now
+
+        def check() -> None:
+            self.may_write()
+
         fenced = kube.fenced(check, 5.0)
         self.facts = ClusterFacts(inference_pool=False)
         self.ahead, self.metrics = Ahead(clock), Metrics()
@@ -243,8 +248,6 @@ def ended(api: FakeApi) -> int:
 
 def events(api: FakeApi) -> list[tuple[str, str]]:
     """Reason and message of each that was told, in order."""
-    from operator_glue.kube import EVENTS
-
     return [(call.body["reason"], call.body["message"]) for call in api.asked("POST", EVENTS)]
 
 

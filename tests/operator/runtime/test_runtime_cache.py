@@ -84,9 +84,9 @@ async def watching(
         try:
             yield api, watchers
         finally:
-            for one in watchers:
-                one.task.cancel()
-            ends = await asyncio.gather(*(one.task for one in watchers), return_exceptions=True)
+            for watcher in watchers:
+                watcher.task.cancel()
+            ends = await asyncio.gather(*(watcher.task for watcher in watchers), return_exceptions=True)
             assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
 
@@ -408,11 +408,12 @@ def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(tmp_path: Path) ->
     async def test() -> None:
         async with watching(tmp_path, pod("x")) as (api, (watcher,)):
             await watcher.watches()
+            api.end_watches(PODS)
             for count in (1, 2, 3):
+                await watcher.watches(count + 1)
                 api.end_watches(PODS)
                 await watcher.naps.next(count)
                 watcher.naps.wake()
-                await watcher.watches(len(api.watched(PODS)) + 1)
             assert set(watcher.naps.taken) == {FIRST_RETRY_S}
 
     run(test())
@@ -445,7 +446,7 @@ def test_a_place_that_the_api_server_refuses_is_not_insisted_on(tmp_path: Path, 
             api.make(PODS, pod("y"))
             await watcher.shows("a/x", "a/y")
             ahead = str(api.version)
-            api.version = 50
+            api.restore(50)
             api.drop(PODS, "a", "x")
             refused = lambda call: call.query.get("resourceVersion") == ahead  # noqa: E731
             api.fault_where(refused, status=status, times=1_000)
