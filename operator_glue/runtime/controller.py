@@ -15,6 +15,7 @@ from operator_glue.kube import (
     Gone,
     Invalid,
     Kube,
+    KubeError,
     Object,
 )
 from operator_glue.model import ModelDeployment, WithoutRouter
@@ -38,7 +39,7 @@ from operator_glue.runtime.metrics import Metrics
 from operator_glue.runtime.objects import Keeper, Taken
 from operator_glue.runtime.reading import Planned, Reader
 from operator_glue.runtime.recorder import Recorder
-from operator_glue.runtime.writing import Writer, merged
+from operator_glue.runtime.writing import Cut, Writer, merged
 
 #: Pods of a deployment that are made at the same time.
 CREATIONS = 8
@@ -129,7 +130,6 @@ class Controller:
         persisted, faults = from_status(thing.get("status"))
         events += [Event("StatusUnreadable", sentence, True, True) for sentence in faults]
         result = await self._retire(writer, deployment, placed, persisted)
-        events += result.events
         now = self.clock()
         placed = self._placed(writer.thing)
         troubles = await self._objects(writer, planned, placed, events)
@@ -189,22 +189,33 @@ class Controller:
         looked = await self._looker.look_up(target, look(persisted, seen, self.clock()))
         now = self.clock()
         result = step(persisted, replace(seen, looked=looked), now)
-        self._count(persisted, result, now)
         routers, key = {}, None
         if spec.router is not None and result.writes:
             addresses = [pod for pod in self._pods(writer.thing) if controller_uid(pod) != metadata["uid"]]
             routers = {at.pod_uid: at for at in routers_at(spec.router, addresses)}
             key = await self._looker.key(writer.namespace, spec.router)
-        roles = {role.name: role for role in spec.roles}
-        await writer.issue(
-            result.writes,
-            {str(pod["metadata"]["uid"]): pod for pod in self._pods(writer.thing)},
-            spec.router,
-            routers,
-            key,
-            lambda role: front_port(deployment, roles[role]),
-        )
+        roles, before = {role.name: role for role in spec.roles}, writer.thing
+        try:
+            await writer.issue(
+                result.writes,
+                {str(pod["metadata"]["uid"]): pod for pod in self._pods(writer.thing)},
+                spec.router,
+                routers,
+                key,
+                lambda role: front_port(deployment, roles[role]),
+            )
+        except (Cut, KubeError):
+            if writer.thing is before:  # not even the status is written, so that nothing has happened
+                raise
+            await self._tell(writer, persisted, result, now)
+            raise
+        await self._tell(writer, persisted, result, now)
         return result
+
+    async def _tell(self, writer: Writer, before: Persisted, result: Step, now: float) -> None:
+        self._count(before, result, now)
+        for event in result.events:
+            await self.recorder.tell(writer.thing, event)
 
     async def _objects(
         self,
@@ -247,6 +258,7 @@ class Controller:
     ) -> list[Trouble]:
         """All Pods of a replica in a row, several replicas at the same time."""
         limit, made, troubles = asyncio.Semaphore(CREATIONS), [], list[Trouble]()
+        broken: list[Exception] = []
         uid = str(writer.thing["metadata"]["uid"])
 
         async def create(one: CreateReplica) -> None:
@@ -254,7 +266,7 @@ class Controller:
                 item for item in replica_objects(planned.plans[one.key.role], one.key.ordinal) if item["kind"] == "Pod"
             ]
             async with limit:
-                if any(trouble.why is Why.REFUSED for trouble in troubles):
+                if broken or any(trouble.why is Why.REFUSED for trouble in troubles):
                     return  # a quota refuses the others too
                 try:
                     for index in one.indices:
@@ -262,11 +274,16 @@ class Controller:
                 except (Forbidden, Invalid, Conflict, Gone) as error:
                     troubles.append(Trouble(Why.REFUSED, f"A Pod of replica {one.key}: {error}"))
                     return
+                except Exception as error:  # those that have begun end first: the next pass would make them once more
+                    broken.append(error)
+                    return
             made.append(one.key)
             known = self._remade.setdefault((uid, one.key), _Remade(0, 0.0))
             known.count, known.at = known.count + 1, self.clock()
 
         await asyncio.gather(*(create(one) for one in creates))
+        if broken:
+            raise broken[0]
         if made:
             events.append(Event("ReplicasCreated", f"Created: {', '.join(map(str, sorted(made)))}."))
         events += [Event("CreateRefused", trouble.message, True, True) for trouble in troubles]

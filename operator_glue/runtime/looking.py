@@ -72,7 +72,7 @@ class Looker:
         neighbours = await self._neighbours(ask.neighbours) if ask.neighbours else None
         serving = [
             member
-            for replica in target.placed.replicas.values()
+            for replica in (target.placed.replicas.values() if ask.views else ())
             for member in replica.members
             if member.serving and is_ready(member)
         ]

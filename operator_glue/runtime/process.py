@@ -108,6 +108,7 @@ class Process:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _server: WebhookServer | None = None
     _discovered: bool = False
+    _status: int = 0
 
     def __post_init__(self) -> None:
         self._facts = self.options.facts
@@ -137,7 +138,7 @@ class Process:
         )
 
     async def run(self) -> int:
-        """Until SIGTERM or SIGINT: 0. 1: the Lease was lost, or a part of it ended by itself."""
+        """Until SIGTERM or SIGINT: 0. 1: the Lease was lost, or a part of it ended by a mistake."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,7 +149,7 @@ class Process:
             await self._start_webhooks()
         status = await self._work_until(stop)
         await self._end(pages)
-        return status
+        return status or self._status
 
     async def _work_until(self, stop: asyncio.Event) -> int:
         if self.options.inject_only:
@@ -400,6 +401,7 @@ class Process:
             self._tasks.discard(done)
             if not done.cancelled() and done.exception() is not None:
                 _log.critical("the %s ended by a mistake", name, exc_info=done.exception())
+                self._status = 1
                 signal.raise_signal(signal.SIGTERM)
 
         task.add_done_callback(ended)

@@ -39,6 +39,7 @@ def model_deployment(**changes: Any) -> Object:
             "model": {"name": "org/model"},
             "engine": {"name": "vLLM", "image": "corp/engine:1"},
             "roles": [role],
+            "retirement": {"withoutRouter": "ProveFromMember"},
         },
     }
 
@@ -113,6 +114,8 @@ class Operator:
                 kind = {SERVICES: "Service", DEPLOYMENTS: "Deployment"}[resource]
                 owner = next(iter(thing["metadata"].get("ownerReferences") or [{"uid": ""}]))["uid"]
                 self.controller.keeper.heard(owner, thing, kind, gone=after is None)
+            if resource == PODS and after is None:
+                self.controller.forget_pod(str(thing["metadata"]["uid"]))
             if resource == MODEL_DEPLOYMENTS and after is None:
                 self.controller.forget(str(thing["metadata"]["uid"]))
             self.api.tell()
