@@ -11,7 +11,7 @@ PARALLEL ?= -n auto --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo try test test-api test-routers test-pythons test-engines test-images test-tools test-cluster \
-  test-engine-pods test-protocol test-operator fuzz lint bench bench-render bench-retirement bench-tree docs measured agent-tree images cluster cluster-down clean
+  test-engine-pods test-protocol test-operator fuzz lint bench bench-render bench-retirement bench-operator bench-tree docs measured agent-tree images cluster cluster-down clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -106,6 +106,9 @@ bench-render: $(READY) ## CPU of rendering the largest ModelDeployment
 
 bench-retirement: $(READY) ## CPU of one pass of the retirement protocol over the largest ModelDeployment
 	$(BIN)/python -m benchmarks.retirement_step $(BENCH)
+
+bench-operator: $(READY) ## CPU of one pass of the operator over the largest ModelDeployment, beside the protocol's
+	$(BIN)/python -m benchmarks.operator_pass $(BENCH)
 
 bench-tree: $(READY) ## the agent's folder: start-up CPU on a read-only mount, the init container's copy, sizes (as root)
 	$(BIN)/python -m benchmarks.agent_tree $(BENCH)

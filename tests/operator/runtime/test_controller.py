@@ -15,8 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_kube import FakeKube, Killed
 
+from drainagent.podspec import AgentImage
 from operator_glue.facts import ClusterFacts
 from operator_glue.kube import MODEL_DEPLOYMENTS, PODS, SERVICES, KubeError, Object
+from operator_glue.names import ROLL_ANNOTATION
 from operator_glue.reconcile.removal import FINALIZER
 from operator_glue.retirement.members import member_of
 from operator_glue.runtime.ahead import Ahead
@@ -57,7 +59,7 @@ class World:
             "spec": body,
         }
         self.kube.put(MODEL_DEPLOYMENTS, NS, thing)
-        self.caches_are_synced = True
+        self.facts = ClusterFacts()
         self.begin()
 
     def begin(self) -> None:
@@ -67,7 +69,7 @@ class World:
             kube=self.kube,
             caches=self.caches,
             ahead=self.ahead,
-            reader=Reader(ClusterFacts),
+            reader=Reader(lambda: self.facts),
             keeper=Keeper(self.kube),
             recorder=Recorder(self.kube, "test", lambda: self.now),
             metrics=Metrics(),
@@ -241,6 +243,23 @@ def test_removed_though_it_ends_at_any_write(when: str) -> None:
         world = run(number)
         left = {place[0] for place in world.kube.things}
         assert left <= {"events", "services"}, number  # services go by their owner
+
+
+def test_another_release_adopts_what_is_there() -> None:
+    """Another agent image changes what a new Pod gets, and replaces none; roll does."""
+    world = World(spec(role(2)))
+    world.settle()
+    before = {pod["metadata"]["uid"] for pod in world.kube.pods()}
+    world.facts = ClusterFacts(agent_image=AgentImage("agent:2"))
+    world.begin()
+    world.settle()
+    assert {pod["metadata"]["uid"] for pod in world.kube.pods()} == before
+    world.thing["metadata"]["annotations"] = {ROLL_ANNOTATION: "1"}
+    world.thing["metadata"]["resourceVersion"] += "e"
+    world.settle(30)
+    pods = world.kube.pods()
+    assert not {pod["metadata"]["uid"] for pod in pods} & before
+    assert {pod["spec"]["initContainers"][0]["image"] for pod in pods} == {"agent:2"}
 
 
 def test_scaled_up_and_a_lost_pod_replaced() -> None:
