@@ -295,11 +295,22 @@ def test_pods_that_end_again_and_again_are_made_later_each_time() -> None:
     assert gaps == sorted(gaps)
 
 
-def test_a_spec_that_is_refused_changes_nothing() -> None:
+def _half(body: Object) -> None:
+    body["roles"].append({"name": "half", "kind": "Prefill", "replicas": 1})
+
+
+def _unknown_router(body: Object) -> None:
+    body["router"] = {"name": "envoy", "image": "envoy:1"}
+
+
+@pytest.mark.parametrize("change", [_half, _unknown_router])
+def test_a_spec_that_is_refused_changes_nothing(change: Callable[[Object], None]) -> None:
+    """As of an object that was made before the definition was tightened."""
     world = World(spec(role(2)))
     world.settle()
     before = world.places()
-    world.edit(lambda body: body["roles"].append({"name": "half", "kind": "Prefill", "replicas": 1}))
+    world.edit(change)
+    world.edit(lambda body: body["roles"][0].update(replicas=0))
     writes = len(world.kube.writes)
     world.settle(3)
     assert world.places() == before
