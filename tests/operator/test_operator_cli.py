@@ -261,3 +261,63 @@ def test_the_agent_imports_nothing_of_the_operator() -> None:
         f"print(sorted(roots & (set({sorted(EXTRA)!r}) | {{'operator_glue', 'lark', 'rpds'}})))"
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_install_prints_what_installs_it() -> None:
+    result = run("install", "--image", "registry.corp/operator:1", "--agent-image", "registry.corp/agent:1")
+    assert result.exit_code == 0
+    found = list(yaml.safe_load_all(result.stdout))
+    (deployment,) = [item for item in found if item["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.corp/operator:1"
+    assert "--agent-image=registry.corp/agent:1" in container["args"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--operator-namespace", "Up"], "'Up' is no name of a namespace"),
+        (["--operator-namespace", "kube-system"], "is no place for the operator"),
+        (["--inject-only", "--namespace", "models"], "namespaces opt in by their label"),
+        (["--replicas", "0"], "is not in the range 1<=x<=5"),
+    ],
+)
+def test_install_refuses_what_does_not_go_together(arguments: list[str], said: str) -> None:
+    result = run("install", *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--agent-image is needed"),
+        (["--agent-image", "a:1", "--inject-only", "--namespace", "models"], "--inject-only watches no namespace"),
+        (["--agent-image", "a:1", "--inject-only", "--no-webhooks"], "--inject-only watches no namespace"),
+        (["--agent-image", "a:1", "--kubeconfig", "/nowhere/config"], "does not exist"),
+        (["--agent-image", "a:1", "--webhook-port", "0"], "is not in the range"),
+    ],
+)
+def test_run_refuses_what_does_not_go_together(arguments: list[str], said: str) -> None:
+    result = run("run", *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_run_says_that_there_is_no_cluster(tmp_path: Path) -> None:
+    """In one sentence, with the address."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        "clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "x", "user": {}}],
+    }
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "operator_glue", "run", "--kubeconfig", str(file), "--agent-image", "a:1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "GET /version" in done.stderr
+    assert "Traceback" not in done.stderr
