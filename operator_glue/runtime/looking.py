@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from operator_glue import names
-from operator_glue.kube import ENDPOINT_SLICES, PODS, SECRETS, Kube, KubeError, NotFound, Object
+from operator_glue.kube import ENDPOINT_SLICES, PODS, SECRETS, Forbidden, Kube, KubeError, NotFound, Object
 from operator_glue.member_read import read_member
 from operator_glue.model import ModelDeployment, Router, RouterName
 from operator_glue.reconcile.placing import Placed, controller_uid
@@ -136,7 +136,7 @@ class Looker:
         try:
             data = (await self._kube.get(SECRETS, namespace, secret)).get("data") or {}
             known = base64.b64decode(data[key]).decode() if key in data else None
-        except (NotFound, ValueError):
+        except (NotFound, Forbidden, ValueError):
             known = None
         self._keys[place] = (now, known)
         return known

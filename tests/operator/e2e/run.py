@@ -31,8 +31,8 @@ def main(arguments: list[str]) -> int:
             command = [sys.executable, "-m", "pytest", *words, *options]
             return subprocess.run(command, env=environment, check=False).returncode
 
-        # Two files beside each other; the real engines have the machine to themselves.
-        status = pytest("-n", "2", "--dist", "loadfile", *(str(HERE / f"test_{name}.py") for name in STANDIN))
+        # Three files beside each other, which mostly wait; the real engines have the machine to themselves.
+        status = pytest("-n", "3", "--dist", "loadfile", *(str(HERE / f"test_{name}.py") for name in STANDIN))
         picked = ["-k", "scaled_down"] if short else []
         status = pytest(str(HERE / "test_real_engines.py"), *picked) or status
         cases = [json.loads(line) for line in report.read_text().splitlines()]

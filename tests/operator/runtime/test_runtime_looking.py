@@ -31,12 +31,12 @@ def owner() -> Object:
     return thing
 
 
-def pod(name: str, ordinal: int = 1, *, ip: str | None = None, ready: bool = True, **labels: str) -> Object:
+def pod(name: str, ordinal: int = 1, *, ip: str | None = None, ready: bool = True, component: str = "server") -> Object:
     """A serving one of the role; ``ip`` None: it has none."""
-    own = {**names.role_labels(NAME, "server"), names.ORDINAL_LABEL: str(ordinal), names.SERVING_LABEL: names.SERVING}
+    own = {**names.role_labels(NAME, component), names.ORDINAL_LABEL: str(ordinal), names.SERVING_LABEL: names.SERVING}
     return owned(
         {
-            "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "labels": {**own, **labels}},
+            "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", "labels": own},
             "spec": {"nodeName": "node-0", "containers": []},
             "status": {"podIP": ip, "phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]},
         },
@@ -45,7 +45,7 @@ def pod(name: str, ordinal: int = 1, *, ip: str | None = None, ready: bool = Tru
 
 
 def router_of(name: str, ip: str | None = HOST, **status: Any) -> Object:
-    found = pod(name, ip=ip, **{names.COMPONENT_LABEL: ROUTER_COMPONENT})
+    found = pod(name, ip=ip, component=ROUTER_COMPONENT)
     found["status"].update(status)
     return found
 
@@ -88,9 +88,8 @@ def looking(folder: Path, test: Test, clock: Callable[[], float] = lambda: NOW) 
 
 def test_nothing_is_looked_up_that_was_not_asked_for(tmp_path: Path) -> None:
     async def test(api: FakeApi, looker: Looker) -> None:
-        serving_pods = placed(pod("a", 0, ip="10.0.0.1"), pod("b", 1, ip="10.0.0.2", ready=False))
-        found = await looker.look_up(target(serving_pods, {}), Look())
-        assert found == Looked(serving_names=frozenset({"a"}), serving_addresses=frozenset({"10.0.0.1"}))
+        found = await looker.look_up(target(placed(pod("a", 0, ip="10.0.0.1")), {}), Look())
+        assert found == Looked()
         assert api.calls == []
 
     looking(tmp_path, test)
@@ -205,7 +204,8 @@ def test_each_pod_of_the_router_gives_a_view_or_why_not(tmp_path: Path) -> None:
             ):
                 api.make(PODS, one)
             api.make(PODS, pod("engine", ip="10.0.0.1"))
-            ask = target(router={"extraArgs": [f"--port={router.port}"]})
+            engines = placed(pod("a", 0, ip="10.0.0.1"), pod("b", 1, ip="10.0.0.2", ready=False), pod("c", 2, ip=None))
+            ask = target(engines, {"extraArgs": [f"--port={router.port}"]})
             found = await looker.look_up(ask, Look(views=True))
             assert found.router_pods is not None
             assert [one.name for one in found.router_pods] == ["answers", "new"]
@@ -217,6 +217,8 @@ def test_each_pod_of_the_router_gives_a_view_or_why_not(tmp_path: Path) -> None:
             assert fault.reason is Reason.ROUTER_UNREACHABLE
             assert len(views) == 2
             assert router.keys == [None]
+            assert found.serving_names == {"a", "c"}
+            assert found.serving_addresses == {"10.0.0.1"}
             router.status = 503
             found = await looker.look_up(ask, Look(views=True))
             fault = found.views[0].fault
@@ -346,10 +348,10 @@ def test_a_routers_pod_that_is_being_deleted() -> None:
 @pytest.mark.parametrize(
     ("name", "args", "port"),
     [
-        ("vllm-router", [], 8000),
+        ("vllm-router", [], 8080),
         ("vllm-router", ["--port", "9000"], 9000),
         ("sglang-gateway", ["--port=9001"], 9001),
-        ("vllm-router", ["--port=soon"], 8000),
+        ("vllm-router", ["--port=soon"], 8080),
         ("llm-d-router", [], 9090),
         ("llm-d-router", ["--metrics-port=9092"], 9092),
     ],
