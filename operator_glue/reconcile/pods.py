@@ -13,7 +13,7 @@ from enum import Enum
 
 from operator_glue import names
 from operator_glue.retirement.classification import deployed_size
-from operator_glue.retirement.data import DeletePod, Event, Key, Member, Replica, SetServing
+from operator_glue.retirement.data import DeletePod, DeleteWorkload, Event, Key, Member, Replica, SetServing
 
 #: What Kueue holds an ended Pod of a serving group by, until its successor joins the group (evidence §9).
 KUEUE_FINALIZER = "kueue.x-k8s.io/managed"
@@ -58,11 +58,13 @@ class Rollout(Enum):
 
 @dataclass(frozen=True)
 class PodPlan:
-    """``deletes``: by UID; ``creates``: to be issued only after the Pods were listed from the API server itself and
-    planned for anew. ``due``: when a creation that was put off is to be looked at again. ``rollouts``: by role."""
+    """``deletes``: by UID; ``workloads``: once their Pods have ended, looked up live. ``creates``: to be issued only after
+    the Pods were listed from the API server itself and planned for anew. ``due``: when a creation that was put off is to
+    be looked at again. ``rollouts``: by role."""
 
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreateReplica, ...] = ()
+    workloads: tuple[DeleteWorkload, ...] = ()
     labels: tuple[SetServing, ...] = ()
     events: tuple[Event, ...] = ()
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
@@ -141,6 +143,8 @@ def plan_pods(
             draft.events.append(
                 Event("MemberUnreadable", f"Replica {key}: a Pod's labels were changed; it is left alone.", True, True)
             )
+        elif found is Shape.ENDING:
+            draft.workloads += _done_groups(replica)
         elif found is Shape.ABSENT:
             at = not_before.get(key, now)
             if at > now:
@@ -156,6 +160,7 @@ def plan_pods(
     return PodPlan(
         deletes=tuple(dict.fromkeys(draft.deletes)),
         creates=tuple(draft.creates),
+        workloads=tuple(draft.workloads),
         labels=tuple(draft.labels),
         events=tuple(draft.events),
         rollouts=rollouts,
@@ -167,6 +172,7 @@ def plan_pods(
 class _Draft:
     deletes: list[DeletePod] = field(default_factory=list)
     creates: list[CreateReplica] = field(default_factory=list)
+    workloads: list[DeleteWorkload] = field(default_factory=list)
     labels: list[SetServing] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     due: list[float] = field(default_factory=list)
@@ -179,8 +185,23 @@ def _hash(member: Member) -> str | None:
 
 
 def _is_left_behind(member: Member) -> bool:
+    """Kueue replaces a failed Pod of a group. One that ended well it counts as done, and deletes a successor as one too
+    many (seen on Kueue 0.17.0; an engine ends with status 0 at SIGTERM)."""
+    return _is_held_by_kueue(member) and (member.pod.get("status") or {}).get("phase") == "Failed"
+
+
+def _is_held_by_kueue(member: Member) -> bool:
     finalizers = (member.pod.get("metadata") or {}).get("finalizers") or []
     return member.ended and member.terminating and finalizers == [KUEUE_FINALIZER]
+
+
+def _done_groups(replica: Replica) -> Iterator[DeleteWorkload]:
+    """Of a replica whose Pods Kueue counts as done: with its Workload they go, and the successor is a new group."""
+    members, workload = replica.members, replica.workload
+    if workload is None or not members or not all(map(_is_held_by_kueue, members)):
+        return
+    if not all(map(_is_left_behind, members)):
+        yield DeleteWorkload(workload.uid, workload.name, replica.key)
 
 
 def _remains(replica: Replica) -> Iterator[DeletePod]:

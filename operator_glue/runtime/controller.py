@@ -144,6 +144,8 @@ class Controller:
         decided = plan(placed)
         for delete in decided.deletes:
             await writer.delete_pod(delete, pods)
+        for workload in decided.workloads:
+            await writer.delete_workload(workload)
         for label in decided.labels:
             await writer.set_serving(label, pods)
         events += decided.events

@@ -75,14 +75,22 @@ def test_a_workload_goes_with_its_replica(stage: Stage) -> None:
 
 
 def test_a_deleted_pod_is_replaced_in_its_group(stage: Stage) -> None:
-    """It stays as Failed, held by Kueue's finalizer, until its successor joins the group."""
+    """It stays, held by Kueue's finalizer. It ended well, as engines do at SIGTERM, so that its group counts as done: its
+    Workload goes first, and the successor is a new group."""
     pod = stage.pods()[1]["metadata"]
-    before = {one["metadata"]["name"]: one["metadata"]["uid"] for one in stage.kube.find("workloads.kueue.x-k8s.io")}
     with stage.load("under Kueue: kubectl delete pod"):
         stage.kube.delete(f"pod/{pod['name']}", wait=False)
         stage.wait("replaced", lambda: pod["uid"] not in stage.uids() and stage.is_settled())
-    after = {one["metadata"]["name"]: one["metadata"]["uid"] for one in stage.kube.find("workloads.kueue.x-k8s.io")}
-    assert after == before
+    assert workloads(stage) == {"queued.server.0", "queued.server.1"}
+    assert stage.events().count("ReplicasCreated") == 1
+
+
+def test_a_pod_that_is_killed_is_replaced(stage: Stage) -> None:
+    """Killed, it may have failed: then the successor joins the group, whose Workload and quota stay."""
+    pod = stage.pods()[1]["metadata"]
+    stage.kube.run("delete", "pod", pod["name"], "--grace-period=1", "--wait=false")
+    stage.wait("replaced", lambda: pod["uid"] not in stage.uids() and stage.is_settled())
+    assert workloads(stage) == {"queued.server.0", "queued.server.1"}
 
 
 def test_removed(stage: Stage) -> None:

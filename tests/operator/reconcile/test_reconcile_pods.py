@@ -51,6 +51,7 @@ SHAPES = [
     ([pod(phase="Failed")], Shape.ENDING),
     ([pod(phase="Failed", terminating=True, kueue=True)], Shape.ABSENT),
     ([pod(phase="Failed", kueue=True)], Shape.ENDING),
+    ([pod(phase="Succeeded", terminating=True, kueue=True)], Shape.ENDING),
     ([pod(index=0, size=2), pod(index=1, size=2)], Shape.WHOLE),
     ([pod(index=0, size=2)], Shape.LOST),
     ([pod(index=0, size=2, ran=False)], Shape.PARTIAL),
@@ -95,6 +96,17 @@ def test_not_made_while_a_pod_is_left(there: Any) -> None:
 def test_made_beside_what_kueue_alone_holds() -> None:
     """It goes when its successor joins the group (evidence §9)."""
     assert made(plan(pod(phase="Failed", terminating=True, kueue=True))) == [(0, (0,))]
+
+
+def test_a_group_that_kueue_counts_as_done_goes_first() -> None:
+    """Its Pods go with its Workload; a successor of the same group would be one too many."""
+    ended = [pod(0, n, size=2, phase="Succeeded", terminating=True, kueue=True) for n in range(2)]
+    there = placed(*ended, workloads=[workload("llama.server.0", ended[0]["metadata"]["uid"])])
+    found = plan_pods([role(1, 2)], there.replicas, None, frozenset(), NOW, {})
+    assert [one.name for one in found.workloads] == ["llama.server.0"]
+    assert found.creates == ()
+    running = placed(ended[0], pod(0, 1, size=2, terminating=True), workloads=[workload("llama.server.0")])
+    assert plan_pods([role(1, 2)], running.replicas, None, frozenset(), NOW, {}).workloads == ()
 
 
 def test_a_pass_that_was_cut_between_two_members_is_completed() -> None:

@@ -11,11 +11,13 @@ import asyncio
 import copy
 import itertools
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import unquote
 
 from aiohttp import WSMsgType, web
@@ -32,6 +34,7 @@ from operator_glue.kube import (
     Resource,
 )
 
+HOST = "127.0.0.1"
 #: A test that waits for longer has failed.
 BOUND_S = 20.0
 #: What has a subresource for its status.
@@ -125,7 +128,6 @@ class FakeApi:
         #: Pages of a list are this long at most, whatever was asked for.
         self.page = 500
         self.exec: Exec = lambda _pod, _command: b""
-        self.in_flight = 0
         self._objects: dict[Place, Object] = {}
         self._history: list[_Event] = []
         self._faults: list[_Fault] = []
@@ -195,7 +197,6 @@ class FakeApi:
         message: str = "refused for the test",
         lost: bool = False,
         subresource: str | None = None,
-        name: str | None = None,
         skip: int = 0,
         times: int = 1,
         before: Callable[[], None] | None = None,
@@ -204,7 +205,7 @@ class FakeApi:
 
         def takes(call: Call) -> bool:
             same = call.method == method and call.resource == resource
-            return same and subresource in (None, call.subresource) and name in (None, call.name)
+            return same and subresource in (None, call.subresource)
 
         self.fault_where(takes, status=status, message=message, lost=lost, skip=skip, times=times, before=before)
 
@@ -293,14 +294,12 @@ class FakeApi:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         call = await _call(request)
         self.calls.append(call)
-        self.in_flight += 1
         self.tell()
         try:
             return await self._answer(request, call)
         except Refused as refusal:
             return web.json_response(_status(refusal.status, refusal.message), status=refusal.status)
         finally:
-            self.in_flight -= 1
             self.tell()
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
@@ -378,7 +377,7 @@ class FakeApi:
         metadata.setdefault("uid", f"uid-{next(self._uids)}")
         metadata |= {"creationTimestamp": STAMP, "generation": 1, "managedFields": [{"manager": "fake"}]}
         if resource == PODS:
-            item.setdefault("status", {"phase": "Pending"})
+            item = {"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Pending"}, **item}
         return copy.deepcopy(self._store(place, item))
 
     def _update(self, place: Place, found: Object, after: Object, subresource: str) -> Object:
@@ -553,13 +552,14 @@ async def serving(folder: Path) -> AsyncIterator[tuple[FakeApi, Kube]]:
     application.router.add_route("*", "/{path:.*}", api.handle)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, HOST, 0).start()
     port = runner.addresses[0][1]
     path = folder / "kubeconfig"
-    path.write_text(json.dumps(_kubeconfig(f"http://127.0.0.1:{port}")))
+    path.write_text(json.dumps(_kubeconfig(f"http://{HOST}:{port}")))
     kube = await Kube.connect(path, call_s=BOUND_S)
     try:
-        yield api, kube
+        with patch.dict(os.environ, {"no_proxy": HOST, "NO_PROXY": HOST}):
+            yield api, kube
     finally:
         await kube.close()
         for watch in list(api._watches):

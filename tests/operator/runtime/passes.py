@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fake_api import FakeApi, serving
+from fake_api import BOUND_S, FakeApi, serving
 
 from operator_glue import names
 from operator_glue.facts import ClusterFacts
@@ -71,7 +71,7 @@ class Operator:
         def check() -> None:
             self.may_write()
 
-        fenced = kube.fenced(check, 5.0)
+        fenced = kube.fenced(check, BOUND_S)
         self.facts = ClusterFacts(inference_pool=False)
         self.ahead, self.metrics = Ahead(clock), Metrics()
         self.controller = Controller(

@@ -590,6 +590,35 @@ def test_another_hands_pods_are_neither_counted_nor_deleted(tmp_path: Path) -> N
     passes(tmp_path, model_deployment(), body)
 
 
+def test_two_of_one_name_and_one_that_came_after_another(tmp_path: Path) -> None:
+    """In two namespaces they have nothing in common; of a former one the Pods are another's."""
+
+    async def body(api: FakeApi, operator: Operator) -> None:
+        other = model_deployment(replicas=1)
+        other["metadata"]["namespace"] = "other"
+        api.make(MODEL_DEPLOYMENTS, other)
+        api.hold(PODS)
+        await operator.heard(MODEL_DEPLOYMENTS)
+        for _ in range(2):
+            await operator.work()
+            await operator.controller.work("other", NAME)
+        assert (len(api.all(PODS, NAMESPACE)), len(api.all(PODS, "other"))) == (2, 1)
+        api.release(PODS)
+        await settled(api, operator)
+        former = {pod["metadata"]["name"] for pod in api.all(PODS, NAMESPACE)}
+        api.drop(MODEL_DEPLOYMENTS, NAMESPACE, NAME)
+        await operator.heard()
+        api.make(MODEL_DEPLOYMENTS, model_deployment())
+        outcome = await operator.settled_work()
+        assert "belongs to ModelDeployment" in str(outcome.trouble), "until the Service is gone with its owner"
+        assert former < {pod["metadata"]["name"] for pod in api.all(PODS, NAMESPACE)}
+        assert len(api.all(PODS, NAMESPACE)) == 4
+        assert status(api)["ready"] == "server 0/2"
+        assert len(api.all(PODS, "other")) == 1
+
+    passes(tmp_path, model_deployment(), body)
+
+
 def test_a_service_that_is_anothers_is_left_and_told(tmp_path: Path) -> None:
     async def body(api: FakeApi, operator: Operator) -> None:
         theirs = api.make(SERVICES, {"metadata": {"name": f"{NAME}-server", "namespace": NAMESPACE}, "spec": {"a": 1}})
