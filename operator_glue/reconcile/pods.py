@@ -58,9 +58,9 @@ class Rollout(Enum):
 
 @dataclass(frozen=True)
 class PodPlan:
-    """``deletes``: by UID; ``workloads``: once their Pods have ended, looked up live. ``creates``: to be issued only after
-    the Pods were listed from the API server itself and planned for anew. ``due``: when a creation that was put off is to
-    be looked at again. ``rollouts``: by role."""
+    """``deletes``: by UID; ``workloads``: once their Pods have ended, looked up live. ``creates``: to be issued only
+    after the Pods were listed from the API server itself and planned for anew. ``due``: when a creation that was put
+    off is to be looked at again. ``rollouts``: by role."""
 
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreateReplica, ...] = ()

@@ -75,8 +75,8 @@ def test_a_workload_goes_with_its_replica(stage: Stage) -> None:
 
 
 def test_a_deleted_pod_is_replaced_in_its_group(stage: Stage) -> None:
-    """It stays, held by Kueue's finalizer. It ended well, as engines do at SIGTERM, so that its group counts as done: its
-    Workload goes first, and the successor is a new group."""
+    """It stays, held by Kueue's finalizer. It ended well, as engines do at SIGTERM, so that its group counts as done:
+    its Workload goes first, and the successor is a new group."""
     pod = stage.pods()[1]["metadata"]
     with stage.load("under Kueue: kubectl delete pod"):
         stage.kube.delete(f"pod/{pod['name']}", wait=False)
