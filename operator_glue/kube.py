@@ -141,7 +141,7 @@ class Kube:
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise KubeError(f"{kubeconfig or 'not in a cluster'}: {error}") from None
-        # Proxies of the environment are for the outside; kubeconfig's own proxy-url holds.
+        # Proxies of the environment hold, as they do for kubectl.
         api = client.ApiClient(configuration=settings)
         return cls(api, call_s)
 

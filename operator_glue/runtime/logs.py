@@ -6,12 +6,11 @@ import json
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
 from typing import IO, Any
 
 
 class JsonFormatter(logging.Formatter):
-    """``extra={"object": "namespace/name"}`` names the ModelDeployment, as ObjectLog does."""
+    """``extra={"object": "namespace/name"}`` names the ModelDeployment."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -26,16 +25,6 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
-
-
-class ObjectLog(logging.LoggerAdapter["logging.Logger"]):
-    """A logger that names the object of each line."""
-
-    def __init__(self, logger: logging.Logger, name: str) -> None:
-        super().__init__(logger, {"object": name})
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return msg, {**kwargs, "extra": self.extra}
 
 
 def set_up(level: str, stream: IO[str] | None = None) -> None:

@@ -22,14 +22,13 @@ class Killed(BaseException):
 
 
 class FakeKube(Kube):
-    """``die_before``, ``die_after``: the number of the write at which the process ends, before or after it took effect.
-    ``lose``: of the write whose answer is lost. ``refuse``: kinds that a quota refuses. ``writes``: made so far."""
+    """``die_before``: the number of the write before which the process ends (after the one before). ``lose``: of the write whose answer is lost. ``refuse``: kinds that a quota refuses. ``writes``: made so far."""
 
     def __init__(self) -> None:
         self.things: dict[tuple[str, str, str], Object] = {}
         self._numbers = itertools.count(1)
         self.writes: list[str] = []
-        self.die_before = self.die_after = self.lose = -1
+        self.die_before = self.lose = -1
         self.refuse: set[str] = set()
         self.failed = lambda _: None
 
@@ -137,8 +136,6 @@ class FakeKube(Kube):
             raise Killed
         result: Object = effect()
         self.writes.append(what)
-        if number == self.die_after:
-            raise Killed
         if number == self.lose:
             raise Unreachable("no answer")
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from typing import Any
@@ -191,7 +192,8 @@ class Contenders(RuleBasedStateMachine):
     def begin(self) -> None:
         self.store, self.clock = Store(), Clock()
         self.all = [contender(self.store, self.clock, name) for name in ("one", "two", "three")]
-        self.epochs: dict[int, int] = {}
+        self.epochs: dict[int, str] = {}
+        self.names = itertools.count()
 
     @rule(who=st.integers(0, 2), fault=st.sampled_from(["", "", "unreachable", "answer lost"]))
     def turn(self, who: int, fault: str) -> None:
@@ -211,7 +213,7 @@ class Contenders(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2))
     def dies_and_begins_anew(self, who: int) -> None:
-        self.all[who] = contender(self.store, self.clock, f"again-{id(object())}-{self.clock.now_s}-{who}")
+        self.all[who] = contender(self.store, self.clock, f"again-{next(self.names)}")
 
     @rule()
     def others_rest_and_one_takes_it(self) -> None:
@@ -232,8 +234,8 @@ class Contenders(RuleBasedStateMachine):
         assert len(holders) <= 1
         # Each holder's token is greater than any former one's.
         for index in holders:
-            epoch = self.all[index].epoch
-            assert self.epochs.setdefault(epoch, id(self.all[index])) == id(self.all[index])
+            one = self.all[index]
+            assert self.epochs.setdefault(one.epoch, one._identity) == one._identity
 
 
 Contenders.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)

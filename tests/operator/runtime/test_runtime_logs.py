@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from operator_glue.runtime.logs import JsonFormatter, ObjectLog, set_up
+from operator_glue.runtime.logs import JsonFormatter, set_up
 
 QUIET = ("httpx", "httpcore", "kubernetes_asyncio")
 
@@ -53,11 +53,12 @@ def test_a_line() -> None:
 
 def test_what_a_line_is_about() -> None:
     stream = logged()
-    logging.getLogger("x").info("plain", extra={"object": "models/llama"})
-    ObjectLog(logging.getLogger("x"), "models/qwen").error("adapted %s", "too")
+    logging.getLogger("x").info("of one", extra={"object": "models/llama"})
+    logging.getLogger("x").error("of none")
     first, second = lines(stream)
-    assert (first["object"], first["level"]) == ("models/llama", "info")
-    assert (second["object"], second["level"], second["message"]) == ("models/qwen", "error", "adapted too")
+    assert (first["object"], first["level"], first["message"]) == ("models/llama", "info", "of one")
+    assert (second["level"], second["message"]) == ("error", "of none")
+    assert "object" not in second
 
 
 def test_an_exception_is_in_the_line() -> None:
