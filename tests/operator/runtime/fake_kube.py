@@ -22,7 +22,8 @@ class Killed(BaseException):
 
 
 class FakeKube(Kube):
-    """``die_before``: the number of the write before which the process ends (after the one before). ``lose``: of the write whose answer is lost. ``refuse``: kinds that a quota refuses. ``writes``: made so far."""
+    """``die_before``: the number of the write before which the process ends. ``lose``: of the write whose answer is
+    lost. ``refuse``: kinds that a quota refuses. ``writes``: made so far."""
 
     def __init__(self) -> None:
         self.things: dict[tuple[str, str, str], Object] = {}
