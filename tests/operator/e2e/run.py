@@ -16,7 +16,10 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STANDIN = ("vllm_router", "sglang_gateway", "without_a_router", "installed", "lease")
+#: Each with an operator for its own namespace, so that they run beside each other.
+BESIDE = ("vllm_router", "sglang_gateway", "without_a_router", "lease", "kueue")
+#: The installed operator works in every namespace, and the real engines want the machine.
+ALONE = ("installed", "real_engines")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,10 +34,12 @@ def main(arguments: list[str]) -> int:
             command = [sys.executable, "-m", "pytest", *words, *options]
             return subprocess.run(command, env=environment, check=False).returncode
 
-        # Three files beside each other, which mostly wait; the real engines have the machine to themselves.
-        status = pytest("-n", "3", "--dist", "loadfile", *(str(HERE / f"test_{name}.py") for name in STANDIN))
-        picked = ["-k", "scaled_down"] if short else []
-        status = pytest(str(HERE / "test_real_engines.py"), *picked) or status
+        def files(names: tuple[str, ...]) -> list[str]:
+            return [str(HERE / f"test_{name}.py") for name in names]
+
+        picked = ["-k", "installed or scaled_down_under"] if short else []
+        status = pytest("-n", "3", "--dist", "loadfile", *files(BESIDE))
+        status = pytest(*files(ALONE), *picked) or status
         cases = [json.loads(line) for line in report.read_text().splitlines()]
     return told(cases) or int(status != 0)
 
