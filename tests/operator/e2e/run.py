@@ -17,9 +17,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 #: Each with an operator for its own namespace, so that they run beside each other.
-BESIDE = ("vllm_router", "sglang_gateway", "without_a_router", "lease", "kueue")
-#: The installed operator works in every namespace, and the real engines want the machine.
-ALONE = ("installed", "real_engines")
+BESIDE = ("vllm_router", "sglang_gateway", "without_a_router", "lease")
+#: Kueue's webhooks see every Pod, the installed operator works in every namespace, the real engines want the machine.
+ALONE = ("kueue", "installed", "real_engines")
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         def files(names: tuple[str, ...]) -> list[str]:
             return [str(HERE / f"test_{name}.py") for name in names]
 
-        picked = ["-k", "installed or scaled_down_under"] if short else []
+        picked = ["-k", "kueue or installed or scaled_down_under"] if short else []
         status = pytest("-n", "3", "--dist", "loadfile", *files(BESIDE))
         status = pytest(*files(ALONE), *picked) or status
         cases = [json.loads(line) for line in report.read_text().splitlines()]

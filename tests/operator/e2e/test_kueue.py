@@ -51,6 +51,12 @@ def stage(kube: Kube, operator: Operator) -> Iterator[Stage]:
     stage.settle(180)
     yield stage
     stage.remove()
+    # Its queues while it is there to let go of them, then all of it.
+    kube.run("delete", "localqueue/e2e", "clusterqueue/e2e", "resourceflavor/e2e", timeout=60)
+    hooks = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
+    kube.run("delete", hooks, "--selector", "app.kubernetes.io/name=kueue")
+    names = kube.run("get", "crds,apiservices", "-o", "name").split()
+    kube.run("delete", "namespace/kueue-system", *(name for name in names if "kueue.x-k8s.io" in name), timeout=120)
 
 
 def role(stage: Stage, replicas: int) -> dict[str, object]:
