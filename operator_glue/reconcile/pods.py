@@ -14,7 +14,12 @@ from enum import Enum
 from operator_glue import names
 from operator_glue.retirement.classification import deployed_size
 from operator_glue.retirement.data import DeletePod, DeleteWorkload, Event, Key, Member, Replica, SetServing
+from operator_glue.retirement.persisted import epoch_s
 
+#: Between two questions to the routers whether they have taken a replica.
+ROUTED_PERIOD_S = 1.0
+#: So long after a replica is Ready a rollout goes on though no router has taken it.
+UNROUTED_S = 120.0
 #: What Kueue holds an ended Pod of a serving group by, until its successor joins the group (evidence §9).
 KUEUE_FINALIZER = "kueue.x-k8s.io/managed"
 
@@ -54,13 +59,14 @@ class Rollout(Enum):
     DONE = "every replica is as the spec says"
     GOING = "a replica is being replaced"
     SUCCESSOR_NOT_READY = "the next one waits for a replica to be Ready"
+    SUCCESSOR_NOT_ROUTED = "the next one waits for the router to take a replica"
 
 
 @dataclass(frozen=True)
 class PodPlan:
     """``deletes``: by UID; ``workloads``: once their Pods have ended, looked up live. ``creates``: to be issued only
     after the Pods were listed from the API server itself and planned for anew. ``due``: when a creation that was put
-    off is to be looked at again. ``rollouts``: by role."""
+    off is to be looked at again. ``rollouts``: by role; ``rolls``: one of the deletes is a rollout's."""
 
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreateReplica, ...] = ()
@@ -68,6 +74,7 @@ class PodPlan:
     labels: tuple[SetServing, ...] = ()
     events: tuple[Event, ...] = ()
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    rolls: bool = False
     due: float | None = None
 
 
@@ -121,9 +128,12 @@ def plan_pods(
     kept: AbstractSet[Key],
     now: float,
     not_before: Mapping[Key, float],
+    routed: AbstractSet[str] | None = None,
 ) -> PodPlan:
     """``running``: the replica whose removal runs, which is the protocol's; ``kept``: those it keeps as Aborted or
-    restores. ``not_before``: when a replica whose Pods end again and again is made anew."""
+    restores. ``not_before``: when a replica whose Pods end again and again is made anew. ``routed``: addresses or names
+    of the engines that the router sends requests to; None: there is none, or it was not asked, which whoever sees
+    ``rolls`` has to do, and to plan anew."""
     draft = _Draft()
     wanted = {Key(role.name, ordinal): role for role in roles for ordinal in range(role.replicas)}
     shapes = {key: shape(replica) for key, replica in replicas.items()}
@@ -156,7 +166,10 @@ def plan_pods(
             draft.creates.append(CreateReplica(key, tuple(sorted(set(range(role.size)) - there))))
         elif found is Shape.WHOLE and key not in kept:
             draft.labels += _unlabelled(replica)
+    draft.routed, draft.now = routed, now
     rollouts = {role.name: _roll(draft, role, replicas, shapes, running, kept) for role in roles}
+    if Rollout.SUCCESSOR_NOT_ROUTED in rollouts.values():
+        draft.due.append(now + ROUTED_PERIOD_S)
     return PodPlan(
         deletes=tuple(dict.fromkeys(draft.deletes)),
         creates=tuple(draft.creates),
@@ -164,6 +177,7 @@ def plan_pods(
         labels=tuple(draft.labels),
         events=tuple(draft.events),
         rollouts=rollouts,
+        rolls=draft.rolls,
         due=min(draft.due, default=None),
     )
 
@@ -176,6 +190,9 @@ class _Draft:
     labels: list[SetServing] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     due: list[float] = field(default_factory=list)
+    routed: AbstractSet[str] | None = None
+    now: float = 0.0
+    rolls: bool = False
 
 
 def _hash(member: Member) -> str | None:
@@ -241,6 +258,26 @@ def _age(member: Member) -> tuple[str, str]:
     return str((member.pod.get("metadata") or {}).get("creationTimestamp")), member.uid
 
 
+def _is_routed(replica: Replica, draft: _Draft) -> bool:
+    """A router takes an engine some time after it is Ready (sglang-gateway 0.3.2 seconds after, real engine on two
+    cores): the last old replica that goes before that leaves clients without any."""
+    if draft.routed is None:
+        return True
+    leaders = [member for member in replica.members if member.index == 0 and not member.ended]
+    return all(
+        member.name in draft.routed or bool(draft.routed & set(member.addresses)) or _is_long_ready(member, draft)
+        for member in leaders
+    )
+
+
+def _is_long_ready(member: Member, draft: _Draft) -> bool:
+    """A router that never takes it holds no rollout for ever."""
+    for one in (member.pod.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Ready" and one.get("lastTransitionTime"):
+            return draft.now - epoch_s(str(one["lastTransitionTime"])) > UNROUTED_S
+    return True
+
+
 def _unlabelled(replica: Replica) -> list[SetServing]:
     """Of a replica that is wanted and that no removal is kept of: another hand took the label, or the status."""
     return [
@@ -260,6 +297,7 @@ def _roll(
 ) -> Rollout:
     """One replica at a time: the next goes when every other is there and, where it is new, Ready."""
     outdated: list[tuple[bool, int, Replica]] = []
+    ready: list[Replica] = []
     waits = not_ready = False
     for ordinal in range(role.replicas):
         key = Key(role.name, ordinal)
@@ -271,6 +309,7 @@ def _roll(
             outdated.append((found is Shape.WHOLE and _are_ready(replica), -ordinal, replica))
         elif found is Shape.WHOLE:
             not_ready |= not _are_ready(replica)
+            ready.append(replica)
         elif found is not Shape.UNREADABLE:
             waits = True
     if not outdated:
@@ -278,7 +317,10 @@ def _roll(
     if waits or not_ready:
         return Rollout.SUCCESSOR_NOT_READY if not_ready else Rollout.GOING
     # Those that serve nobody first, then the highest ordinal.
-    replica = min(outdated, key=lambda one: one[:2])[2]
+    serves, _, replica = min(outdated, key=lambda one: one[:2])
+    if serves and not all(_is_routed(one, draft) for one in ready):
+        return Rollout.SUCCESSOR_NOT_ROUTED
+    draft.rolls = True
     draft.deletes += _delete([member for member in replica.members if not member.ended])
     draft.events.append(
         Event("ReplicaReplaced", f"Replica {replica.key} is not as the spec says: it drains, then its successor comes.")

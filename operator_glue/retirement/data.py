@@ -108,8 +108,9 @@ class View:
 
     ``taken_at``: when the question was sent. ``listed``: who it lists: addresses of Pods (vllm-router, sglang-gateway)
     or names of Pods (llm-d-router). ``workers``: by address, the handles to remove a worker by: URLs (vllm-router) or
-    ids (sglang-gateway). llm-d-router only: ``process_start_s`` of the page; ``ready_endpoints``, None where the family
-    is absent; ``attempts``: by Pod name, the sum of its dispatches; ``leads``: None where no leader is elected.
+    ids (sglang-gateway). ``unhealthy``: of ``listed``, those that it sends nothing to. llm-d-router only:
+    ``process_start_s`` of the page; ``ready_endpoints``, None where the family is absent; ``attempts``: by Pod name,
+    the sum of its dispatches; ``leads``: None where no leader is elected.
     """
 
     pod_uid: str
@@ -117,6 +118,7 @@ class View:
     fault: ViewFault | None = None
     listed: frozenset[str] = frozenset()
     workers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unhealthy: frozenset[str] = frozenset()
     process_start_s: float | None = None
     ready_endpoints: int | None = None
     attempts: Mapping[str, float] = field(default_factory=dict)

@@ -26,9 +26,11 @@ _BRACKETED = re.compile(r"\A\[([^\[\]]*)\](?::([0-9]{1,5}))?\Z")
 
 @dataclass(frozen=True)
 class WorkerList:
-    """``handles``: by address, what the router's API removes its workers by: URLs or ids."""
+    """``handles``: by address, what the router's API removes its workers by: URLs or ids. ``unhealthy``: addresses of
+    workers that it lists and sends nothing to."""
 
     handles: Mapping[str, tuple[str, ...]]
+    unhealthy: frozenset[str] = frozenset()
 
 
 def read_workers(router: RouterName, body: bytes) -> WorkerList | ViewFault:
@@ -44,6 +46,7 @@ def read_workers(router: RouterName, body: bytes) -> WorkerList | ViewFault:
     if isinstance(total, bool) or total != len(workers):
         return _unreadable(f"a list of {len(workers)} workers that says it has {str(total)[:20]}")
     handles: dict[str, list[str]] = {}
+    unhealthy = set()
     for worker in workers:
         url = worker.get("url") if isinstance(worker, dict) else None
         if not isinstance(url, str):
@@ -54,10 +57,13 @@ def read_workers(router: RouterName, body: bytes) -> WorkerList | ViewFault:
         handle = _handle(router, worker, url)
         if handle is None:
             return _unreadable(f"a worker without an id: {url[:100]!r}")
+        if worker.get("is_healthy") is False:
+            unhealthy.add(address)
         of_address = handles.setdefault(address, [])
         if handle not in of_address:
             of_address.append(handle)
-    return WorkerList({address: tuple(of_address) for address, of_address in handles.items()})
+    found = {address: tuple(of_address) for address, of_address in handles.items()}
+    return WorkerList(found, frozenset(unhealthy))
 
 
 def address_of(url: str) -> str | None:

@@ -49,7 +49,9 @@ async def ask(
     found = read_workers(router, answer.body)
     if isinstance(found, ViewFault):
         return View(pod.pod_uid, taken_at, found)
-    return View(pod.pod_uid, taken_at, listed=frozenset(found.handles), workers=found.handles)
+    return View(
+        pod.pod_uid, taken_at, listed=frozenset(found.handles), workers=found.handles, unhealthy=found.unhealthy
+    )
 
 
 async def route_out(pod: RouterAt, key: str | None, router: RouterName, handle: str, total_s: float = TOTAL_S) -> str:

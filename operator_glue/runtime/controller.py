@@ -136,12 +136,13 @@ class Controller:
         running, kept = _taken(result.persisted)
         pods = {str(pod["metadata"]["uid"]): pod for pod in self._pods(writer.thing)}
 
-        def plan(there: Placed) -> PodPlan:
-            return plan_pods(
-                planned.roles, there.replicas, running, kept, now, self._not_before(thing, planned, placed)
-            )
+        def plan(there: Placed, routed: frozenset[str] | None = None) -> PodPlan:
+            late = self._not_before(thing, planned, placed)
+            return plan_pods(planned.roles, there.replicas, running, kept, now, late, routed)
 
         decided = plan(placed)
+        if decided.rolls:  # asked only when a replica is to be replaced
+            decided = plan(placed, await self._looker.routed(writer.namespace, deployment))
         for delete in decided.deletes:
             await writer.delete_pod(delete, pods)
         for workload in decided.workloads:

@@ -67,7 +67,7 @@ class Looker:
         views: tuple[View, ...] = ()
         router = target.deployment.spec.router
         if ask.views and router is not None:
-            router_pods, views = await self._ask_routers(target, router)
+            router_pods, views = await self._ask_routers(target.namespace, target.deployment, router)
         endpoints = await self._endpoints(target) if ask.endpoints else None
         neighbours = await self._neighbours(ask.neighbours) if ask.neighbours else None
         serving = [
@@ -100,10 +100,25 @@ class Looker:
 
     # ---- routers
 
-    async def _ask_routers(self, target: Target, router: Router) -> tuple[tuple[RouterPod, ...], tuple[View, ...]]:
-        deployed = target.deployment.metadata.name
+    async def routed(self, namespace: str, deployment: ModelDeployment) -> frozenset[str] | None:
+        """Addresses or names of the engines that every Pod of the router sends requests to (Pods that end aside); None:
+        there is no router, or no Pod of it."""
+        router = deployment.spec.router
+        if router is None:
+            return None
+        pods, views = await self._ask_routers(namespace, deployment, router)
+        staying = {pod.uid for pod in pods if not pod.terminating}
+        if not staying:
+            return None
+        each = [view.listed - view.unhealthy for view in views if view.pod_uid in staying]
+        return frozenset.intersection(*each)
+
+    async def _ask_routers(
+        self, namespace: str, deployment: ModelDeployment, router: Router
+    ) -> tuple[tuple[RouterPod, ...], tuple[View, ...]]:
+        deployed = deployment.metadata.name
         labels = names.role_selector(deployed, ROUTER_COMPONENT)
-        pods, _ = await self._kube.list(PODS, target.namespace, labels=labels)
+        pods, _ = await self._kube.list(PODS, namespace, labels=labels)
         pods = [pod for pod in pods if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
         at = routers_at(router, pods)
         without = [
@@ -116,11 +131,11 @@ class Looker:
             if not _address(pod)
         ]
         if router.name is RouterName.LLM_D_ROUTER:
-            token = await self._key(target.namespace, metrics_reader_name(deployed), TOKEN_KEY)
+            token = await self._key(namespace, metrics_reader_name(deployed), TOKEN_KEY)
             pool = Given.read(router.extra_args).values.get("--pool-name") or router_name(deployed)
             views = await ask_pickers(at, token, pool, self._clock)
         else:
-            views = await ask_all(at, await self.key(target.namespace, router), router.name, self._clock)
+            views = await ask_all(at, await self.key(namespace, router), router.name, self._clock)
         return tuple(map(router_pod, pods)), (*views, *without)
 
     async def key(self, namespace: str, router: Router) -> str | None:

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import ClassVar
 
+import pytest
+
 from e2e.stage import Case, Stage
 from e2e.streams import Stream, follow
 
@@ -67,13 +69,12 @@ class BehindARouter:
         assert stage.uids() == before
         assert "RetirementCancelled" in stage.events()
 
-    def test_operator_killed_in_the_middle(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("states", [("Withdrawing", "Draining"), ("Deleting",)], ids=" or ".join)
+    def test_operator_killed_in_the_middle(self, stage: Stage, states: tuple[str, ...]) -> None:
         before = stage.uids()
-        with stage.load("operator killed in a scale-down"):
+        with stage.load(f"operator killed in a scale-down, {' or '.join(states)}"):
             stage.apply(stage.role(replicas=2))
-            stage.wait(
-                "begun", lambda: (stage.status.get("retirement") or {}).get("state") in ("Withdrawing", "Draining")
-            )
+            stage.wait("begun", lambda: (stage.status.get("retirement") or {}).get("state") in states)
             stage.operator.kill()
             time.sleep(1)
             stage.operator.start()
@@ -131,6 +132,19 @@ class BehindARouter:
             stage.apply(stage.role(env=[{"name": "ROLLED", "value": "1"}]))
             stage.wait("rolled out", is_rolled, 240)
         assert min(least) == 2
+        stage.settle()
+
+    def test_rollout_of_two(self, stage: Stage) -> None:
+        """By drainagent.io/roll. While one is replaced the other one serves alone: the router has to know the successor
+        before that one goes, and a router takes a second to take it in once it is Ready."""
+        env = [{"name": "ROLLED", "value": "1"}]
+        stage.apply(stage.role(env=env, replicas=2))
+        stage.settle()
+        before = stage.uids()
+        with stage.load("rollout of two replicas"):
+            stage.kube.run("annotate", "mdep", stage.name, "drainagent.io/roll=1")
+            stage.wait("rolled out", lambda: stage.is_settled() and not stage.uids() & before, 240)
+        stage.apply(stage.role(env=env))
         stage.settle()
 
     def test_role_dropped(self, stage: Stage) -> None:

@@ -210,9 +210,11 @@ class Stage:
         before = self.deleted()
         with Load(host, port, model=self.model, **options) as load:
             time.sleep(1.0)
-            yield load
-            load.stop()
-        self.report(Case(case, len(load.streams), load.lost), self.deleted() - before)
+            try:
+                yield load
+            finally:  # what was lost is told of a case that fails, too
+                load.stop()
+                self.report(Case(case, len(load.streams), load.lost), self.deleted() - before)
         assert not load.lost, f"{len(load.lost)} of {len(load.streams)} lost: {'; '.join(map(str, load.lost[:5]))}"
 
     def report(self, case: Case, deletes: int) -> None:

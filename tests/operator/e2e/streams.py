@@ -15,7 +15,7 @@ SILENCE_S = 60.0
 
 @dataclass
 class Stream:
-    """``fault``: None when every token and the end came. Times are since the epoch."""
+    """``fault``: None when it came to its end: tokens, a reason to finish and [DONE]. Times are since the epoch."""
 
     sent_at: float
     tokens: int
@@ -44,20 +44,23 @@ def follow(stream: Stream, host: str, port: int, model: str) -> None:
         if answer.status != 200:
             stream.fault = f"HTTP {answer.status} {answer.read(200)!r}"
             return
-        done, error = False, None
+        done, error, reason = False, None, None
         for line in answer:
             data = line.strip().removeprefix(b"data:").strip()
             if data == b"[DONE]":
                 done = True
             elif data:
                 event = json.loads(data)
-                choices = event.get("choices") or ()
-                error = (
-                    error or event.get("error") or next((c for c in choices if c.get("finish_reason") == "abort"), None)
-                )
-                stream.got += sum(bool(choice.get("text")) for choice in choices)
-        stream.fault = None if done and error is None else f"{error or 'the stream ended without [DONE]'}"
-        if stream.fault is None and stream.got == 0:
+                error = error or event.get("error")
+                for choice in event.get("choices") or ():
+                    stream.got += bool(choice.get("text"))
+                    reason = choice.get("finish_reason") or reason
+        stream.fault = None
+        if error is not None or not done:
+            stream.fault = f"{error or 'the stream ended without [DONE]'}"
+        elif reason not in ("length", "stop"):  # "abort": an engine that cuts it; None: a router that does
+            stream.fault = f"finish_reason {reason}"
+        elif stream.got == 0:
             stream.fault = "not one token"
     except (OSError, http.client.HTTPException, ValueError) as error:
         stream.fault = f"{type(error).__name__} {error}"

@@ -279,3 +279,24 @@ def test_workloads_by_their_groups_name() -> None:
         2: False,
         7: True,
     }
+
+
+@pytest.mark.parametrize(
+    ("routed", "goes"),
+    [(None, True), ({"10.0.0.1", "10.0.0.2"}, True), ({"10.0.0.1"}, False), (set(), False), ({"NAME"}, True)],
+)
+def test_the_next_waits_for_the_router_to_take_the_successor(routed: set[str] | None, goes: bool) -> None:
+    """A router takes an engine some time after it is Ready. The one that goes itself need not be listed."""
+    old, new = pod(0), pod(1, hashed="h2")
+    new["status"]["podIP"] = "10.0.0.2"
+    new["status"]["conditions"][0]["lastTransitionTime"] = "1970-01-01T00:16:00Z"  # 40 s ago
+    if routed == {"NAME"}:
+        routed = {name(new)}
+    found = plan_pods([role(2, 1, "h2")], placed(old, new).replicas, None, frozenset(), NOW, {}, routed)
+    assert deleted(found) == ({name(old)} if goes else set())
+    assert found.rolls is goes
+    assert found.rollouts["server"] is (Rollout.GOING if goes else Rollout.SUCCESSOR_NOT_ROUTED)
+    assert (found.due is None) is goes
+    new["status"]["conditions"][0]["lastTransitionTime"] = "1970-01-01T00:14:00Z"  # 160 s ago: not for ever
+    late = plan_pods([role(2, 1, "h2")], placed(old, new).replicas, None, frozenset(), NOW, {}, routed)
+    assert deleted(late) == {name(old)}
