@@ -15,8 +15,9 @@ HOST = "127.0.0.1"
 
 @dataclass
 class FakeRouter:
-    """``found``: URLs that its discovery finds now; ``hears`` False: it has stopped at ``listed``. ``status``: of its
-    answers, 200 unless told. ``keys``: the Authorization of each question. ``asked``: what it was asked to change."""
+    """``found``: URLs that its discovery finds now; ``hears`` False: it has stopped at ``listed``; ``unhealthy``: those
+    that it lists as such. ``status``: of its answers, 200 unless told. ``keys``: the Authorization of each question.
+    ``asked``: what it was asked to change."""
 
     found: Callable[[], list[str]] = list
     hears: bool = True
@@ -25,13 +26,14 @@ class FakeRouter:
     port: int = 0
     keys: list[str | None] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    unhealthy: set[str] = field(default_factory=set)
 
     async def handle(self, request: web.Request) -> web.Response:
         self.keys.append(request.headers.get("Authorization"))
         if self.hears:
             self.listed = self.found()
         if request.method == "GET" and request.path == "/workers" and self.status == 200:
-            workers = [{"url": url} for url in self.listed]
+            workers = [{"url": url, "is_healthy": url not in self.unhealthy} for url in self.listed]
             return web.Response(body=json.dumps({"workers": workers, "total": len(workers)}))
         if request.method == "POST" and self.status == 200:
             self.asked.append(str(request.rel_url))

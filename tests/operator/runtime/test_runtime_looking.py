@@ -228,6 +228,24 @@ def test_each_pod_of_the_router_gives_a_view_or_why_not(tmp_path: Path) -> None:
     looking(tmp_path, test)
 
 
+def test_who_is_sent_requests(tmp_path: Path) -> None:
+    """Whom every Pod of the router lists as healthy; one that does not answer sends nobody anything."""
+
+    async def test(api: FakeApi, looker: Looker) -> None:
+        async with routing(FakeRouter(lambda: ["http://10.0.0.1:8000", "http://10.0.0.2:8000"])) as router:
+            deployed = target(router={"extraArgs": [f"--port={router.port}"]}).deployment
+            assert await looker.routed(NAMESPACE, deployed) is None  # no Pod of it
+            api.make(PODS, router_of("answers"))
+            assert await looker.routed(NAMESPACE, deployed) == {"10.0.0.1", "10.0.0.2"}
+            router.unhealthy = {"http://10.0.0.2:8000"}
+            assert await looker.routed(NAMESPACE, deployed) == {"10.0.0.1"}
+            api.make(PODS, router_of("new", None))
+            assert await looker.routed(NAMESPACE, deployed) == set()
+        assert await looker.routed(NAMESPACE, target().deployment) is None
+
+    looking(tmp_path, test)
+
+
 def test_without_a_router_none_is_asked(tmp_path: Path) -> None:
     async def test(api: FakeApi, looker: Looker) -> None:
         found = await looker.look_up(target(), Look(views=True))
