@@ -236,11 +236,11 @@ def test_who_is_sent_requests(tmp_path: Path) -> None:
             deployed = target(router={"extraArgs": [f"--port={router.port}"]}).deployment
             assert await looker.routed(NAMESPACE, deployed) is None  # no Pod of it
             api.make(PODS, router_of("answers"))
-            assert await looker.routed(NAMESPACE, deployed) == {"10.0.0.1", "10.0.0.2"}
+            assert await looker.routed(NAMESPACE, deployed) == frozenset({"10.0.0.1", "10.0.0.2"})
             router.unhealthy = {"http://10.0.0.2:8000"}
-            assert await looker.routed(NAMESPACE, deployed) == {"10.0.0.1"}
+            assert await looker.routed(NAMESPACE, deployed) == frozenset({"10.0.0.1"})
             api.make(PODS, router_of("new", None))
-            assert await looker.routed(NAMESPACE, deployed) == set()
+            assert await looker.routed(NAMESPACE, deployed) == frozenset()
         assert await looker.routed(NAMESPACE, target().deployment) is None
 
     looking(tmp_path, test)
