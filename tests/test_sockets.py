@@ -455,7 +455,8 @@ def test_real_sockets(
         found = procfs.read_tables()
         assert found is not None
         assert port in listening_ports(found)
-        assert listening_addresses(found, port) == (bind,)
+        # Another process may listen on the port at another address of this machine.
+        assert bind in listening_addresses(found, port)
 
         client.sendall(b"x" * 1000)
         soon(Clients(1, 0, 1000, (peer,)), port)
