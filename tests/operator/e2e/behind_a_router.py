@@ -138,6 +138,9 @@ class BehindARouter:
         """By drainagent.io/roll. While one is replaced the other one serves alone: the router has to know the successor
         before that one goes, and a router takes a second to take it in once it is Ready."""
         env = [{"name": "ROLLED", "value": "1"}]
+        # SGLang shows no gauges before its first batch: each replica has to have had one to be read as idle.
+        with stage.load("before a rollout of two replicas"):
+            time.sleep(1)
         stage.apply(stage.role(env=env, replicas=2))
         stage.settle()
         before = stage.uids()
