@@ -210,6 +210,13 @@ def test_killed_in_the_middle_the_next_run_ends_it(carrier: Path, tree: Path, de
         assert_whole(dest, tree)
 
 
+def test_a_folder_that_a_killed_run_left_undone_is_opened(carrier: Path, tree: Path, dest: Path) -> None:
+    """Between its making and its mode: another user could not read the agent."""
+    (dest / "click").mkdir(parents=True, mode=0o700)
+    copied(carrier, dest)
+    assert_whole(dest, tree)
+
+
 @pytest.mark.parametrize("arguments", [[], [""], ["a", "b"]])
 def test_wrong_usage(carrier: Path, arguments: list[str]) -> None:
     ended = run([carrier / "copy", *arguments])

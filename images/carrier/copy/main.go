@@ -29,6 +29,8 @@ const (
 	// The same in every run, so that what a killed run left is taken over by the next.
 	unfinished = ".copying"
 	folderMode = 0o755
+	// Of a folder that was made and is not done: a run that is killed right then leaves it so.
+	undoneMode = 0o700
 	fileMode   = 0o644
 )
 
@@ -239,7 +241,7 @@ func (d *destination) makeFolder(name string) error {
 	if err := os.Remove(place); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := os.Mkdir(place, 0o700); err != nil {
+	if err := os.Mkdir(place, undoneMode); err != nil {
 		return err
 	}
 	d.folders[name] = true
@@ -251,6 +253,9 @@ func (d *destination) isFolder(name string) bool {
 	if !known {
 		there, err := os.Lstat(filepath.Join(d.root, name))
 		is = err == nil && there.IsDir()
+		if is && name != "." && there.Mode().Perm() == undoneMode {
+			_ = os.Chmod(filepath.Join(d.root, name), folderMode) // not ours: it stays as it is
+		}
 		d.folders[name] = is
 	}
 	return is
